@@ -1,0 +1,71 @@
+// What travels in front of every copy of a block that leaves a pool, and how it is verified.
+#ifndef KVMESH_KVSTORE_BLOCK_BLOCK_HEADER_H_
+#define KVMESH_KVSTORE_BLOCK_BLOCK_HEADER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "kernels/layout.h"
+#include "kvstore/base/bytes.h"
+#include "kvstore/base/status.h"
+#include "kvstore/block/block_key.h"
+#include "kvstore/block/lossy_formats.h"
+
+namespace kvmesh {
+
+// First 8 bytes of SHA-256 over a layout's format, dimensions and strides: two workers exchange blocks only when equal.
+using LayoutFingerprint = FixedBytes<struct LayoutFingerprintTag, 8>;
+LayoutFingerprint ComputeLayoutFingerprint(const BlockLayout& layout);
+
+// A shard is a (layer range, head range) of a block. One whole block is {0, layers, 0, kv_heads}.
+struct ShardRange {
+  uint16_t first_layer = 0;
+  uint16_t layers = 0;
+  uint16_t first_head = 0;
+  uint16_t heads = 0;
+
+  friend bool operator==(const ShardRange&, const ShardRange&) = default;
+};
+
+struct BlockHeader {
+  RootKey root;
+  BlockKey key;
+  BlockKey parent;  // block 0: the root
+  uint32_t group = 0;
+  ShardRange shard;
+  uint64_t start_position = 0;  // of the block's first token
+  LayoutFingerprint layout;
+  KvFormat format = KvFormat::kUnspecified;
+  LossyFormats lossy_formats;
+  absl::Time seal_time;  // kept in whole microseconds
+  uint64_t payload_bytes = 0;
+  uint64_t checksum = 0;
+
+  friend bool operator==(const BlockHeader&, const BlockHeader&) = default;
+};
+
+// On wire and disk, little endian: magic u32, version u16, header length u16, root 16, key 16, parent 16, group u32,
+// shard 4 x u16, start position u64, layout fingerprint 8, format u32, lossy formats u32, seal time u64 (microseconds
+// since the epoch), payload length u64, checksum u64.
+inline constexpr uint32_t kBlockHeaderMagic = 0x424d564b;  // "KVMB"
+inline constexpr uint16_t kBlockHeaderVersion = 1;
+inline constexpr size_t kBlockHeaderBytes = 116;
+static_assert(kBlockHeaderBytes == 4 + 2 + 2 + 16 * 3 + 4 + 8 + 8 + 8 + 4 + 4 + 8 + 8 + 8);
+
+void EncodeBlockHeader(const BlockHeader& header, std::span<std::byte, kBlockHeaderBytes> out);
+
+// DATA_LOSS naming the field: short, wrong magic, unknown version, wrong length. Does not verify the checksum.
+absl::StatusOr<BlockHeader> DecodeBlockHeader(std::span<const std::byte> bytes);
+
+// BlockChecksum (kernels/block_checksum.h) over the payload and the encoded header without its checksum field.
+uint64_t ComputeChecksum(const BlockHeader& header, std::span<const std::byte> payload);
+
+// OK when `payload` is what `header` sealed. DATA_LOSS naming what differs: payload length or checksum.
+absl::Status VerifyBlock(const BlockHeader& header, std::span<const std::byte> payload);
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_KVSTORE_BLOCK_BLOCK_HEADER_H_

@@ -1,0 +1,27 @@
+// Block keys of a token sequence.
+#ifndef KVMESH_KVSTORE_BLOCK_KEY_CHAIN_H_
+#define KVMESH_KVSTORE_BLOCK_KEY_CHAIN_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvstore/block/block_key.h"
+#include "kvstore/block/secrets.h"
+
+namespace kvmesh {
+
+// Longest prompt that any call takes, in tokens.
+inline constexpr uint64_t kMaxPromptTokens = 1'048'576;
+
+// key[i] = first 16 bytes of SHA-256(parent || tokens || extra). `tokens`: exactly one block of ids. `extra`: null, or
+// the digest of the block's non-token inputs.
+BlockKey ComputeBlockKey(const BlockKey& parent, std::span<const uint32_t> tokens, const Digest32* extra = nullptr);
+
+// Keys of all full blocks of `tokens`; a partial tail has none. `parent` is the key before tokens[0] (the root for a
+// prompt). REQUIRES: block_tokens >= 1.
+std::vector<BlockKey> ComputeBlockKeys(const BlockKey& parent, std::span<const uint32_t> tokens, uint32_t block_tokens);
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_KVSTORE_BLOCK_KEY_CHAIN_H_
