@@ -16,7 +16,8 @@
 
 namespace kvmesh {
 
-// First 8 bytes of SHA-256 over a layout's format, dimensions and strides: two workers exchange blocks only when equal.
+// First 8 bytes of SHA-256 over u32 LE format, layers, kv heads, block tokens, head dim, then u64 LE token, head, kv
+// and layer stride and block bytes: two workers exchange blocks only when equal.
 using LayoutFingerprint = FixedBytes<struct LayoutFingerprintTag, 8>;
 LayoutFingerprint ComputeLayoutFingerprint(const BlockLayout& layout);
 

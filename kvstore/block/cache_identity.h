@@ -25,7 +25,7 @@ struct RopeIdentity {
   double theta = 0;         // finite, > 0
   uint32_t rotary_dim = 0;  // >= 1
   bool interleaved = false;
-  std::string scaling;      // text, optional
+  std::string scaling;  // text, optional
 
   friend bool operator==(const RopeIdentity&, const RopeIdentity&) = default;
 };
@@ -58,8 +58,8 @@ std::string CanonicalBytes(const CacheIdentity& identity);
 Fingerprint ComputeFingerprint(const CacheIdentity& identity);
 
 // JSON form: an object with the field names above; `rope` {theta, rotary_dim, interleaved, scaling}; `extra` an object
-// of strings. INVALID_ARGUMENT naming the field: not JSON, a wrong type, an unknown or duplicate name, or any fault that
-// ValidateIdentity finds.
+// of strings. INVALID_ARGUMENT naming the field: not JSON, a wrong type, an unknown or duplicate name, or any fault
+// that ValidateIdentity finds.
 absl::StatusOr<CacheIdentity> ParseIdentityJson(absl::string_view json);
 // The JSON form, fields in tag order, absent fields left out. Parses back to an equal identity.
 std::string IdentityToJson(const CacheIdentity& identity);

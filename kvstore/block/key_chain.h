@@ -14,6 +14,16 @@ namespace kvmesh {
 // Longest prompt that any call takes, in tokens.
 inline constexpr uint64_t kMaxPromptTokens = 1'048'576;
 
+// An image or audio item that overlaps a block.
+struct NonTokenInput {
+  uint32_t offset = 0;  // tokens from the block's start
+  Digest32 content;     // digest of the item's content
+};
+
+// SHA-256 over u32 LE offset and digest of each item, in order: the `extra` of ComputeBlockKey for a block that has
+// any.
+Digest32 ComputeExtraDigest(std::span<const NonTokenInput> inputs);
+
 // key[i] = first 16 bytes of SHA-256(parent || tokens || extra). `tokens`: exactly one block of ids. `extra`: null, or
 // the digest of the block's non-token inputs.
 BlockKey ComputeBlockKey(const BlockKey& parent, std::span<const uint32_t> tokens, const Digest32* extra = nullptr);
