@@ -123,7 +123,9 @@ absl::StatusOr<BlockHeader> DecodeBlockHeader(std::span<const std::byte> bytes) 
   header.shard.heads = reader.Integer<uint16_t>();
   header.start_position = reader.Integer<uint64_t>();
   reader.Bytes(header.layout);
-  header.format = static_cast<KvFormat>(reader.Integer<uint32_t>());
+  const auto format = reader.Integer<uint32_t>();
+  if (format >= 32) return absl::DataLossError(absl::StrCat("block header: format ", format, ", must be below 32"));
+  header.format = static_cast<KvFormat>(format);
   header.lossy_formats = LossyFormats(reader.Integer<uint32_t>());
   header.seal_time = absl::FromUnixMicros(static_cast<int64_t>(reader.Integer<uint64_t>()));
   header.payload_bytes = reader.Integer<uint64_t>();

@@ -58,7 +58,8 @@ static_assert(kBlockHeaderBytes == 4 + 2 + 2 + 16 * 3 + 4 + 8 + 8 + 8 + 4 + 4 + 
 
 void EncodeBlockHeader(const BlockHeader& header, std::span<std::byte, kBlockHeaderBytes> out);
 
-// DATA_LOSS naming the field: short, wrong magic, unknown version, wrong length. Does not verify the checksum.
+// DATA_LOSS naming the field: short, wrong magic, unknown version, wrong length, a format value that LossyFormats can't
+// hold (32 or more). Bytes after the header are not looked at. Does not verify the checksum.
 absl::StatusOr<BlockHeader> DecodeBlockHeader(std::span<const std::byte> bytes);
 
 // BlockChecksum (kernels/block_checksum.h) over the payload and the encoded header without its checksum field.
