@@ -193,7 +193,7 @@ TEST(CacheIdentityJsonTest, RoundTripsEveryField) {
 TEST(CacheIdentityJsonTest, RoundTripsAwkwardValues) {
   CacheIdentity identity;
   identity.block_tokens = 4096;
-  identity.tenant = std::string("\0\"\\\n\x7f é 🦙", 16);
+  identity.tenant = std::string(1, '\0') + "\"\\\n\x7f é 🦙";
   identity.rope = RopeIdentity{0.1 + 0.2, 4294967295u, false, ""};
   identity.attention_policy = "full";
   ASSERT_TRUE(ValidateIdentity(identity).ok());
