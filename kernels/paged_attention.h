@@ -19,10 +19,10 @@ struct AttentionSequence {
 };
 
 struct AttentionParams {
-  int32_t q_heads = 0;    // a multiple of the layout's kv_heads; head h reads kv head h / (q_heads / kv_heads)
-  float scale = 0;        // multiplies q.k, usually 1/sqrt(head_dim)
-  int64_t window = 0;     // keys visible to a query, its own position included; 0: all
-  float soft_cap = 0;     // s -> cap * tanh(s / cap); 0: none
+  int32_t q_heads = 0;  // a multiple of the layout's kv_heads; head h reads kv head h / (q_heads / kv_heads)
+  float scale = 0;      // multiplies q.k, usually 1/sqrt(head_dim)
+  int64_t window = 0;   // keys visible to a query, its own position included; 0: all
+  float soft_cap = 0;   // s -> cap * tanh(s / cap); 0: none
 };
 
 // query: fp32 [sum of queries, q_heads, head_dim], sequences one after the other. out: same shape, fp32.

@@ -1,0 +1,17 @@
+// Stands in for the Highway variant in builds without Highway, where no one can choose it.
+#include "kernels/check.h"
+#include "kernels/cpu/kernels.h"
+
+namespace kvmesh::cpu {
+
+void ReshapeAndCache(std::span<const float>, std::span<const float>, std::span<const int64_t>, int32_t,
+                     const KvPoolView&) {
+  Require(false, "built without Highway");
+}
+
+void PagedAttention(std::span<const float>, std::span<const AttentionSequence>, int32_t, const AttentionParams&,
+                    const KvPoolView&, std::span<float>, std::span<float>) {
+  Require(false, "built without Highway");
+}
+
+}  // namespace kvmesh::cpu

@@ -1,0 +1,44 @@
+// Working memory of the Highway attention: one tile of keys against one block of query rows.
+#ifndef KVMESH_KERNELS_CPU_ATTENTION_SCRATCH_H_
+#define KVMESH_KERNELS_CPU_ATTENTION_SCRATCH_H_
+
+#include <cstdint>
+
+namespace kvmesh::cpu {
+
+// Keys of a tile. Tiles start at multiples of this in absolute positions, so the split of the keys of a query depends
+// on its position only.
+inline constexpr int kTile = 64;
+// Query rows (a query and one of its heads) that share the reading of a tile.
+inline constexpr int kRows = 64;
+inline constexpr int kMaxDim = 256;
+// Partial sums of weights per row, on every instruction set, so that the order of addition is the same on all.
+inline constexpr int kPartials = 16;
+static_assert(kTile % kPartials == 0);
+
+// Keys [begin, end) of a tile, relative to its start.
+struct TileRange {
+  int begin = 0;
+  int end = 0;
+};
+
+// About 340 KiB; one per thread. "dim" is head_dim rounded up to a multiple of 16, the excess zero.
+struct alignas(64) AttentionScratch {
+  float query[kRows * kMaxDim];       // [row][head_dim], multiplied by the scale
+  float keys[kMaxDim * kTile];        // [head_dim][key]
+  float scores[kRows * kTile];        // [row][key]: scores in log2 units, then weights
+  float acc[kRows * kMaxDim];         // [row][dim]: sum of weight * value
+  float sums[kRows * kPartials];      // [row][partial]: sum of weights
+  float highest[kRows];               // [row]: highest score so far; weights are relative to it
+  float rescale[kRows];               // [row]: what `acc` and `sums` are multiplied by for this tile
+  float key_copy[kTile * kMaxDim];    // [key][head_dim] as fp32, for keys stored in another format
+  float value_copy[kTile * kMaxDim];  // [key][dim] as fp32, likewise
+  float zeros[kMaxDim];
+  const float* key_rows[kTile];    // row of each key of the tile, or `zeros` where no query of the block sees it
+  const float* value_rows[kTile];  // likewise, [dim]
+  TileRange ranges[kRows];         // keys of the tile that each row sees
+};
+
+}  // namespace kvmesh::cpu
+
+#endif  // KVMESH_KERNELS_CPU_ATTENTION_SCRATCH_H_

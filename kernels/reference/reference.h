@@ -1,0 +1,26 @@
+// The kernels in plain double precision, one element at a time: the oracle of the tests, and a variant that runs
+// anywhere. Same arguments, same results up to rounding, same row invariance as the functions of the same name in
+// kernels/.
+#ifndef KVMESH_KERNELS_REFERENCE_REFERENCE_H_
+#define KVMESH_KERNELS_REFERENCE_REFERENCE_H_
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/kv_pool_view.h"
+#include "kernels/paged_attention.h"
+
+namespace kvmesh::reference {
+
+// See kernels/reshape_and_cache.h.
+void ReshapeAndCache(std::span<const float> key, std::span<const float> value, std::span<const int64_t> slot_mapping,
+                     int32_t layer, const KvPoolView& pool);
+
+// See kernels/paged_attention.h; accumulates in double.
+void PagedAttention(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,
+                    const AttentionParams& params, const KvPoolView& pool, std::span<float> out,
+                    std::span<float> lse = {});
+
+}  // namespace kvmesh::reference
+
+#endif  // KVMESH_KERNELS_REFERENCE_REFERENCE_H_

@@ -1,0 +1,27 @@
+// Which implementation of the CPU kernels a process runs.
+#ifndef KVMESH_KERNELS_VARIANT_H_
+#define KVMESH_KERNELS_VARIANT_H_
+
+#include <span>
+#include <string_view>
+
+namespace kvmesh {
+
+enum class KernelVariant {
+  kReference,  // plain double precision, any machine
+  kHighway,    // vectors of the best instruction set that the CPU has, where built with Highway
+};
+
+// Chosen once, at first use: the variant that the environment variable KVMESH_KERNEL names, else the fastest one built.
+// A name that is unknown or not built aborts with a message that lists the names. Thread safe.
+KernelVariant CurrentVariant();
+
+// "reference" or "highway".
+std::string_view KernelVariantName(KernelVariant variant);
+
+// The variants of this build, fastest first.
+std::span<const KernelVariant> BuiltVariants();
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_KERNELS_VARIANT_H_
