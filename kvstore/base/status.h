@@ -6,9 +6,9 @@
 #include "absl/status/statusor.h"
 
 // Returns the status of `expr` from the enclosing function unless it is OK.
-#define KVMESH_RETURN_IF_ERROR(expr)            \
-  do {                                          \
-    absl::Status kvmesh_status_ = (expr);       \
+#define KVMESH_RETURN_IF_ERROR(expr)                 \
+  do {                                               \
+    absl::Status kvmesh_status_ = (expr);            \
     if (!kvmesh_status_.ok()) return kvmesh_status_; \
   } while (false)
 

@@ -1,0 +1,328 @@
+#include "kvstore/pool/prefix_map.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kvstore/base/check.h"
+
+namespace kvmesh {
+namespace {
+
+constexpr size_t Index(BlockSetKind set) { return static_cast<size_t>(set); }
+constexpr size_t Index(Tier tier) { return static_cast<size_t>(tier); }
+
+// The set whose closure a copy in `tier` relies on.
+constexpr BlockSetKind SetOf(Tier tier) {
+  switch (tier) {
+    case Tier::kDevice:
+      return BlockSetKind::kDevice;
+    case Tier::kHost:
+      return BlockSetKind::kMemory;
+    case Tier::kDisk:
+      break;
+  }
+  return BlockSetKind::kDisk;
+}
+
+std::array<bool, 3> MembershipOf(const BlockNode& node) {
+  return {node.In(BlockSetKind::kDevice), node.In(BlockSetKind::kMemory), node.In(BlockSetKind::kDisk)};
+}
+
+}  // namespace
+
+bool BlockNode::In(BlockSetKind set) const {
+  if (is_root) return true;
+  switch (set) {
+    case BlockSetKind::kDevice:
+      return copy(Tier::kDevice) != nullptr;
+    case BlockSetKind::kMemory:
+      return copy(Tier::kDevice) != nullptr || copy(Tier::kHost) != nullptr;
+    case BlockSetKind::kDisk:
+      break;
+  }
+  return copy(Tier::kDisk) != nullptr;
+}
+
+PrefixMap::PrefixMap(SetObserver& observer, CopyStorage& storage, const EvictionPolicyFactory& policy)
+    : observer_(observer), storage_(storage) {
+  for (auto& p : policies_) p = policy();
+}
+
+PrefixMap::~PrefixMap() {
+  for (const uint64_t pinned : pinned_counts_) KVMESH_CHECK(pinned == 0, "a prefix map ends with pinned copies");
+}
+
+BlockNode* PrefixMap::Find(const BlockKey& key) const {
+  const auto it = nodes_.find(key);
+  return it == nodes_.end() ? nullptr : it->second.get();
+}
+
+BlockNode* PrefixMap::FindRoot(const RootKey& root) const {
+  const auto it = roots_.find(RootAsParent(root));
+  return it == roots_.end() ? nullptr : it->second.get();
+}
+
+absl::StatusOr<BlockNode*> PrefixMap::ParentFor(const BlockHeader& header, uint32_t index) {
+  if (index == 0) {
+    if (header.parent != RootAsParent(header.root)) {
+      return absl::InvalidArgumentError("parent: the parent of block 0 must be its root");
+    }
+    std::unique_ptr<BlockNode>& root = roots_[header.parent];
+    if (root == nullptr) {
+      root = std::make_unique<BlockNode>();
+      root->root = header.root;
+      root->key = header.parent;
+      root->is_root = true;
+    }
+    return root.get();
+  }
+  BlockNode* parent = Find(header.parent);
+  if (parent == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("parent: block ", header.parent.ToHex(), " is not held"));
+  }
+  if (parent->root != header.root || parent->index + 1 != index) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parent: block ", header.parent.ToHex(), " stands in another chain or at another index"));
+  }
+  return parent;
+}
+
+absl::Status PrefixMap::CheckNode(const BlockNode& node, const BlockHeader& header, uint32_t index, Tier tier) const {
+  if (node.parent_key != header.parent || node.root != header.root || node.index != index) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key: block ", header.key.ToHex(), " is known under another parent"));
+  }
+  if (node.copy(tier) != nullptr) return absl::AlreadyExistsError("the tier holds this block");
+  if (node.lossy_formats != header.lossy_formats) {
+    return absl::FailedPreconditionError("lossy_formats: another tier holds a copy with another history");
+  }
+  return absl::OkStatus();
+}
+
+BlockNode* PrefixMap::NewNode(const BlockHeader& header, uint32_t index, BlockNode* parent) {
+  auto owned = std::make_unique<BlockNode>();
+  BlockNode* node = owned.get();
+  node->root = header.root;
+  node->key = header.key;
+  node->parent_key = header.parent;
+  node->index = index;
+  node->lossy_formats = header.lossy_formats;
+  node->last_use = ++use_counter_;
+  node->digest_member = SetMember(header.parent, header.key, header.lossy_formats);
+  node->parent = parent;
+  node->next_sibling = parent->first_child;
+  if (parent->first_child != nullptr) parent->first_child->previous_sibling = node;
+  parent->first_child = node;
+  nodes_.emplace(header.key, std::move(owned));
+  return node;
+}
+
+absl::StatusOr<BlockNode*> PrefixMap::Add(const BlockHeader& header, uint32_t index, Tier tier, uint64_t slot) {
+  BlockNode* node = Find(header.key);
+  if (node != nullptr) KVMESH_RETURN_IF_ERROR(CheckNode(*node, header, index, tier));
+  absl::StatusOr<BlockNode*> parent = ParentFor(header, index);
+  if (!parent.ok()) return parent;
+  if (!(*parent)->In(SetOf(tier))) {
+    return absl::FailedPreconditionError(absl::StrCat("parent: block ", header.parent.ToHex(), " left the set"));
+  }
+  if (node == nullptr) node = NewNode(header, index, *parent);
+
+  const Membership before = MembershipOf(*node);
+  auto copy = std::make_unique<BlockCopy>();
+  copy->header = header;
+  copy->tier = tier;
+  copy->slot = slot;
+  copy->node = node;
+  node->copies[Index(tier)] = std::move(copy);
+  ++copy_counts_[Index(tier)];
+  const Membership after = MembershipOf(*node);
+  for (const BlockSetKind set : kAllSets) {
+    if (before[Index(set)] || !after[Index(set)]) continue;
+    digests_[Index(set)].Add(node->digest_member);
+    ++(*parent)->children_in[Index(set)];
+    observer_.OnStored(set, *node);
+  }
+  RefreshCandidates(node);
+  RefreshCandidates(*parent);
+  return node;
+}
+
+void PrefixMap::Detach(BlockCopy* copy) {
+  BlockNode* node = copy->node;
+  std::unique_ptr<BlockCopy> owned = std::move(node->copies[Index(copy->tier)]);
+  if (owned->eviction.evictable) policies_[Index(copy->tier)]->Remove(copy);
+  --copy_counts_[Index(copy->tier)];
+  owned->node = nullptr;
+  if (owned->pins > 0) {
+    owned.release();  // NOLINT: its pins own it now, the last Unpin deletes it
+  } else {
+    storage_.Free(owned->tier, owned->slot);
+  }
+}
+
+bool PrefixMap::NoteLeft(BlockNode* node, const Membership& before) {
+  bool left = false;
+  for (const BlockSetKind set : kAllSets) {
+    if (!before[Index(set)] || node->In(set)) continue;
+    left = true;
+    digests_[Index(set)].Remove(node->digest_member);
+    --node->parent->children_in[Index(set)];
+    // A parent that is out of the set left just now, and its truncation covers this node.
+    if (node->parent->In(set)) observer_.OnTruncated(set, *node);
+  }
+  return left;
+}
+
+void PrefixMap::Cascade(BlockNode* start, const Membership& start_before) {
+  std::vector<std::pair<BlockNode*, Membership>> stack = {{start, start_before}};
+  std::vector<BlockNode*> changed;
+  while (!stack.empty()) {
+    auto [node, before] = stack.back();
+    stack.pop_back();
+    changed.push_back(node);
+    if (!NoteLeft(node, before)) continue;
+    for (BlockNode* child = node->first_child; child != nullptr; child = child->next_sibling) {
+      const Membership child_before = MembershipOf(*child);
+      bool lost = false;
+      for (const Tier tier : kAllTiers) {
+        BlockCopy* copy = child->copy(tier);
+        if (copy == nullptr || node->In(SetOf(tier))) continue;
+        Detach(copy);
+        lost = true;
+      }
+      if (lost) stack.emplace_back(child, child_before);
+    }
+  }
+  BlockNode* const above = start->parent;
+  for (auto it = changed.rbegin(); it != changed.rend(); ++it) {
+    RefreshCandidates(*it);
+    RemoveIfEmpty(*it);
+  }
+  if (!above->is_root) {
+    RefreshCandidates(above);
+  } else if (above->first_child == nullptr) {
+    roots_.erase(above->key);
+  }
+}
+
+void PrefixMap::RemoveIfEmpty(BlockNode* node) {
+  for (const Tier tier : kAllTiers) {
+    if (node->copy(tier) != nullptr) return;
+  }
+  KVMESH_CHECK(node->first_child == nullptr, "a node without copies has children");
+  if (node->previous_sibling != nullptr) {
+    node->previous_sibling->next_sibling = node->next_sibling;
+  } else {
+    node->parent->first_child = node->next_sibling;
+  }
+  if (node->next_sibling != nullptr) node->next_sibling->previous_sibling = node->previous_sibling;
+  nodes_.erase(node->key);
+}
+
+bool PrefixMap::CanEvict(const BlockCopy& copy) const {
+  if (copy.node == nullptr || copy.pins > 0) return false;
+  const BlockNode& node = *copy.node;
+  const bool memory_leaf = node.children_in[Index(BlockSetKind::kMemory)] == 0;
+  switch (copy.tier) {
+    case Tier::kDevice:
+      return node.children_in[Index(BlockSetKind::kDevice)] == 0 && (memory_leaf || node.copy(Tier::kHost) != nullptr);
+    case Tier::kHost:
+      return memory_leaf || node.copy(Tier::kDevice) != nullptr;
+    case Tier::kDisk:
+      break;
+  }
+  return node.children_in[Index(BlockSetKind::kDisk)] == 0;
+}
+
+void PrefixMap::Evict(BlockCopy* copy) {
+  KVMESH_CHECK(CanEvict(*copy), "evicted a copy that others depend on");
+  Lose(copy);
+}
+
+void PrefixMap::Lose(BlockCopy* copy) {
+  BlockNode* node = copy->node;
+  if (node == nullptr) return;  // detached before
+  const Membership before = MembershipOf(*node);
+  Detach(copy);
+  Cascade(node, before);
+}
+
+void PrefixMap::Erase(BlockNode* node) {
+  if (node->is_root) {
+    // The root goes with its last child, so each pass re-reads it.
+    const RootKey root = node->root;
+    while ((node = FindRoot(root)) != nullptr) Erase(node->first_child);
+    return;
+  }
+  const Membership before = MembershipOf(*node);
+  for (const Tier tier : kAllTiers) {
+    if (BlockCopy* copy = node->copy(tier)) Detach(copy);
+  }
+  Cascade(node, before);
+}
+
+void PrefixMap::Pin(BlockCopy* copy) {
+  if (copy->pins++ > 0) return;
+  ++pinned_counts_[Index(copy->tier)];
+  if (copy->node != nullptr) RefreshCandidates(copy->node);
+}
+
+void PrefixMap::Unpin(BlockCopy* copy) {
+  KVMESH_CHECK(copy->pins > 0, "unpinned a copy without pins");
+  if (--copy->pins > 0) return;
+  --pinned_counts_[Index(copy->tier)];
+  if (copy->node != nullptr) {
+    RefreshCandidates(copy->node);
+    return;
+  }
+  const std::unique_ptr<BlockCopy> owned(copy);
+  storage_.Free(owned->tier, owned->slot);
+}
+
+void PrefixMap::Touch(std::span<BlockNode* const> chain) {
+  for (auto it = chain.rbegin(); it != chain.rend(); ++it) {
+    (*it)->last_use = ++use_counter_;
+    RefreshCandidates(*it);
+  }
+}
+
+BlockCopy* PrefixMap::Victim(Tier tier) const { return policies_[Index(tier)]->Victim(); }
+
+bool PrefixMap::IsCandidate(const BlockCopy& copy) const {
+  if (copy.pins > 0) return false;
+  // A device copy may always leave for the host, so only its own set's children hold it.
+  if (copy.tier == Tier::kDevice) return copy.node->children_in[Index(BlockSetKind::kDevice)] == 0;
+  return CanEvict(copy);
+}
+
+void PrefixMap::RefreshCandidates(BlockNode* node) {
+  if (node->is_root) return;
+  for (const Tier tier : kAllTiers) {
+    BlockCopy* copy = node->copy(tier);
+    if (copy == nullptr) continue;
+    EvictionPolicy& policy = *policies_[Index(tier)];
+    const bool wanted = IsCandidate(*copy);
+    const bool stale = copy->eviction.evictable && copy->eviction.rank != node->last_use;
+    if (copy->eviction.evictable && (!wanted || stale)) policy.Remove(copy);
+    if (wanted && !copy->eviction.evictable) policy.Add(copy, node->last_use);
+  }
+}
+
+void PrefixMap::ForEachParentsFirst(const std::function<void(const BlockNode&)>& visit) const {
+  std::vector<const BlockNode*> stack;
+  for (const auto& [key, root] : roots_) {
+    for (const BlockNode* child = root->first_child; child != nullptr; child = child->next_sibling) {
+      stack.push_back(child);
+    }
+    while (!stack.empty()) {
+      const BlockNode* node = stack.back();
+      stack.pop_back();
+      visit(*node);
+      for (const BlockNode* child = node->first_child; child != nullptr; child = child->next_sibling) {
+        stack.push_back(child);
+      }
+    }
+  }
+}
+
+}  // namespace kvmesh

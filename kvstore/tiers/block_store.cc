@@ -1,0 +1,356 @@
+#include "kvstore/tiers/block_store.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "kvstore/base/check.h"
+
+namespace kvmesh {
+
+BlockPin& BlockPin::operator=(BlockPin&& other) noexcept {
+  if (this == &other) return *this;
+  Reset();
+  store_ = std::exchange(other.store_, nullptr);
+  copy_ = std::exchange(other.copy_, nullptr);
+  return *this;
+}
+
+void BlockPin::Reset() {
+  if (copy_ != nullptr) store_->Unpin(std::exchange(copy_, nullptr));
+  store_ = nullptr;
+}
+
+PrivateBlock& PrivateBlock::operator=(PrivateBlock&& other) noexcept {
+  if (this == &other) return *this;
+  Reset();
+  store_ = std::exchange(other.store_, nullptr);
+  block_ = other.block_;
+  return *this;
+}
+
+void PrivateBlock::Reset() {
+  if (store_ != nullptr) std::exchange(store_, nullptr)->FreePrivate(block_);
+}
+
+absl::string_view MissReasonName(MissReason reason) {
+  switch (reason) {
+    case MissReason::kAbsent:
+      return "absent";
+    case MissReason::kCorrupt:
+      return "corrupt";
+    case MissReason::kIoError:
+      return "io_error";
+    case MissReason::kPinLimit:
+      return "pin_limit";
+    case MissReason::kPoolFull:
+      return "pool_full";
+    case MissReason::kDeadline:
+      return "deadline";
+    case MissReason::kLossy:
+      return "lossy";
+  }
+  return "unknown";
+}
+
+void BlockStore::Backing::OnStored(BlockSetKind set, const BlockNode& node) {
+  store_.events_.Append({.kind = StoreEvent::Kind::kStored,
+                         .set = set,
+                         .root = node.root,
+                         .parent = node.parent_key,
+                         .key = node.key,
+                         .index = node.index,
+                         .lossy_formats = node.lossy_formats});
+}
+
+void BlockStore::Backing::OnTruncated(BlockSetKind set, const BlockNode& node) {
+  store_.events_.Append({.kind = StoreEvent::Kind::kTruncated, .set = set, .key = node.key});
+}
+
+void BlockStore::Backing::Free(Tier tier, uint64_t slot) {
+  switch (tier) {
+    case Tier::kDevice:
+      store_.device_->Free(BlockId(static_cast<uint32_t>(slot)));
+      break;
+    case Tier::kHost:
+      store_.host_->Free(BlockId(static_cast<uint32_t>(slot)));
+      break;
+    case Tier::kDisk:
+      store_.disk_->Erase(DiskSlot(slot));
+      break;
+  }
+  store_.changed_.NotifyAll();
+}
+
+absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Create(const Options& options) {
+  if (options.device == nullptr) return absl::InvalidArgumentError("device: a device pool is required");
+  if (options.host != nullptr && options.host->memory_kind() != MemoryKind::kHost) {
+    return absl::InvalidArgumentError("host: the host tier must be host memory");
+  }
+  if (options.host != nullptr && options.host->layout().block_bytes != options.device->layout().block_bytes) {
+    return absl::InvalidArgumentError("host: its blocks must have the device pool's layout");
+  }
+  if (options.policy == nullptr) return absl::InvalidArgumentError("policy: an eviction policy is required");
+  if (options.block_tokens == 0) return absl::InvalidArgumentError("block_tokens: must be at least 1");
+  if (!(options.max_pinned_fraction > 0) || options.max_pinned_fraction > 1) {
+    return absl::InvalidArgumentError("max_pinned_fraction: must be above 0 and at most 1");
+  }
+  auto store = std::unique_ptr<BlockStore>(new BlockStore(options));
+  {
+    MutexLock lock(store->mu_);
+    store->AdoptRecovered();
+  }
+  return store;
+}
+
+BlockStore::BlockStore(const Options& options)
+    : device_(options.device),
+      host_(options.host),
+      disk_(options.disk),
+      clock_(options.clock),
+      block_tokens_(options.block_tokens),
+      max_pinned_(
+          std::max<uint64_t>(1, static_cast<uint64_t>(options.device->capacity() * options.max_pinned_fraction))),
+      block_bytes_(static_cast<size_t>(options.device->layout().block_bytes)),
+      layout_fingerprint_(ComputeLayoutFingerprint(options.device->layout())),
+      events_(options.event_capacity),
+      backing_(*this),
+      map_(backing_, backing_, options.policy) {}
+
+BlockStore::~BlockStore() {
+  MutexLock lock(mu_);
+  KVMESH_CHECK(private_blocks_ == 0, "a block store ends with private blocks outstanding");
+}
+
+void BlockStore::AdoptRecovered() {
+  if (disk_ == nullptr) return;
+  std::vector<RecoveredBlock> recovered = disk_->TakeRecovered();
+  std::sort(recovered.begin(), recovered.end(), [](const RecoveredBlock& a, const RecoveredBlock& b) {
+    return a.header.start_position < b.header.start_position;
+  });
+  for (const RecoveredBlock& block : recovered) {
+    const bool usable = block.header.layout == layout_fingerprint_ &&
+                        block.header.start_position % block_tokens_ == 0 &&
+                        map_.Add(block.header, IndexOf(block.header), Tier::kDisk, block.slot.value()).ok();
+    if (!usable) disk_->Erase(block.slot);
+  }
+}
+
+uint32_t BlockStore::IndexOf(const BlockHeader& header) const {
+  return static_cast<uint32_t>(header.start_position / block_tokens_);
+}
+
+void BlockStore::Unpin(BlockCopy* copy) {
+  {
+    MutexLock lock(mu_);
+    map_.Unpin(copy);
+  }
+  changed_.NotifyAll();
+}
+
+void BlockStore::FreePrivate(BlockId block) {
+  {
+    MutexLock lock(mu_);
+    --private_blocks_;
+    device_->Free(block);
+  }
+  changed_.NotifyAll();
+}
+
+BlockPin BlockStore::MakePin(BlockCopy* copy) {
+  map_.Pin(copy);
+  return BlockPin(this, copy);
+}
+
+bool BlockStore::PinBoundReached() const { return map_.pinned(Tier::kDevice) + private_blocks_ >= max_pinned_; }
+
+BlockStore::Match BlockStore::Lookup(std::span<const BlockKey> keys, LossyFormats accepted) const {
+  MutexLock lock(mu_);
+  Match match;
+  // The sets are prefix-closed, so the first key that is absent from a set ends its run.
+  for (const BlockSetKind set : kAllSets) {
+    uint32_t& run = match.blocks[static_cast<size_t>(set)];
+    for (const BlockKey& key : keys) {
+      const BlockNode* node = map_.Find(key);
+      if (node == nullptr || !node->In(set) || !node->lossy_formats.SubsetOf(accepted)) break;
+      ++run;
+    }
+  }
+  return match;
+}
+
+absl::StatusOr<PrivateBlock> BlockStore::Allocate() {
+  MutexLock lock(mu_);
+  if (PinBoundReached()) {
+    return absl::ResourceExhaustedError(absl::StrCat("pinned blocks: the limit of ", max_pinned_, " is reached"));
+  }
+  ++private_blocks_;
+  const std::optional<BlockId> block = AllocateDevice(lock);
+  if (!block) {
+    --private_blocks_;
+    return absl::ResourceExhaustedError(absl::StrCat("device pool: all ", device_->capacity(), " blocks are in use"));
+  }
+  return PrivateBlock(this, *block);
+}
+
+absl::StatusOr<BlockPin> BlockStore::Seal(PrivateBlock block, const SealInfo& info) {
+  BlockHeader header;
+  header.root = info.root;
+  header.key = info.key;
+  header.parent = info.parent;
+  const BlockLayout& layout = device_->layout();
+  header.shard = {0, static_cast<uint16_t>(layout.layers), 0, static_cast<uint16_t>(layout.kv_heads)};
+  header.start_position = uint64_t{info.index} * block_tokens_;
+  header.layout = layout_fingerprint_;
+  header.format = layout.format;
+  header.lossy_formats = info.lossy_formats;
+  header.seal_time = absl::FromUnixMicros(absl::ToUnixMicros(clock_->Now()));
+  header.payload_bytes = block_bytes_;
+  std::vector<std::byte> buffer;
+  BlockCopy private_copy;
+  private_copy.slot = block.block().value();
+  absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(private_copy, buffer);
+  if (!bytes.ok()) return bytes.status();
+  header.checksum = ComputeChecksum(header, *bytes);
+  return PublishVerified(std::move(block), header);
+}
+
+absl::StatusOr<BlockPin> BlockStore::Publish(PrivateBlock block, const BlockHeader& header) {
+  if (header.layout != layout_fingerprint_ || header.payload_bytes != block_bytes_ ||
+      header.start_position % block_tokens_ != 0) {
+    return absl::DataLossError("layout: the copy was sealed under another layout");
+  }
+  std::vector<std::byte> buffer;
+  BlockCopy private_copy;
+  private_copy.slot = block.block().value();
+  absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(private_copy, buffer);
+  if (!bytes.ok()) return bytes.status();
+  if (absl::Status verified = VerifyBlock(header, *bytes); !verified.ok()) {
+    MutexLock lock(mu_);
+    CountMiss(MissReason::kCorrupt);
+    return verified;
+  }
+  return PublishVerified(std::move(block), header);
+}
+
+absl::StatusOr<BlockPin> BlockStore::PublishVerified(PrivateBlock block, const BlockHeader& header) {
+  MutexLock lock(mu_);
+  const absl::StatusOr<BlockNode*> added = map_.Add(header, IndexOf(header), Tier::kDevice, block.block().value());
+  if (absl::IsAlreadyExists(added.status())) return MakePin(map_.Find(header.key)->copy(Tier::kDevice));
+  if (!added.ok()) return added.status();
+  block.store_ = nullptr;  // the map owns the slot now
+  BlockPin pin = MakePin((*added)->copy(Tier::kDevice));
+  --private_blocks_;
+  BlockCopy* host = (*added)->copy(Tier::kHost);
+  if (host != nullptr && map_.CanEvict(*host)) map_.Evict(host);
+  return pin;
+}
+
+absl::StatusOr<std::vector<BlockPin>> BlockStore::PinForRead(const RootKey& root, const BlockKey& last_key,
+                                                             uint32_t first, uint32_t count, LossyFormats accepted) {
+  MutexLock lock(mu_);
+  std::vector<BlockCopy*> copies;
+  const BlockNode* node = map_.Find(last_key);
+  if (node == nullptr || node->root != root || count == 0 || uint64_t{node->index} + 1 != uint64_t{first} + count) {
+    return absl::NotFoundError("chain: the span is not held");
+  }
+  for (; copies.size() < count && !node->is_root; node = node->parent) {
+    BlockCopy* copy = nullptr;
+    for (const Tier tier : kAllTiers) {
+      if (copy == nullptr) copy = node->copy(tier);
+    }
+    if (!node->lossy_formats.SubsetOf(accepted)) return absl::NotFoundError("chain: held in a format not accepted");
+    copies.push_back(copy);
+  }
+  std::vector<BlockPin> pins;
+  pins.reserve(count);
+  for (auto it = copies.rbegin(); it != copies.rend(); ++it) pins.push_back(MakePin(*it));
+  return pins;
+}
+
+absl::StatusOr<std::span<const std::byte>> BlockStore::MemoryBytes(const BlockCopy& copy,
+                                                                   std::vector<std::byte>& buffer) const {
+  const BlockPool& pool = copy.tier == Tier::kDevice ? *device_ : *host_;
+  const BlockId block(static_cast<uint32_t>(copy.slot));
+  if (pool.memory_kind() == MemoryKind::kHost) return pool.bytes(block);
+  buffer.resize(block_bytes_);
+  KVMESH_RETURN_IF_ERROR(pool.Read(block, buffer));
+  return std::span<const std::byte>(buffer);
+}
+
+std::span<const std::byte> BlockStore::BytesInPlace(const BlockPin& pin) const {
+  if (pin.tier() == Tier::kDisk) return {};
+  if (pin.tier() == Tier::kDevice && device_->memory_kind() != MemoryKind::kHost) return {};
+  std::vector<std::byte> unused;
+  return *MemoryBytes(*pin.copy_, unused);
+}
+
+absl::Status BlockStore::Read(const BlockPin& pin, std::span<std::byte> out) {
+  absl::Status status;
+  if (pin.tier() == Tier::kDisk) {
+    DiskTier::ReadRequest request{DiskSlot(pin.copy_->slot), pin.header(), out, absl::OkStatus()};
+    disk_->Read({&request, 1});
+    status = request.status;
+  } else {
+    std::vector<std::byte> buffer;
+    absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(*pin.copy_, buffer);
+    if (!bytes.ok()) return bytes.status();
+    std::memcpy(out.data(), bytes->data(), bytes->size());
+    status = VerifyBlock(pin.header(), out);
+  }
+  if (!status.ok()) {
+    MutexLock lock(mu_);
+    Lose(pin.copy_, absl::IsDataLoss(status) ? MissReason::kCorrupt : MissReason::kIoError);
+  }
+  return status;
+}
+
+uint64_t BlockStore::EraseIdentity(const RootKey& root) {
+  MutexLock lock(mu_);
+  const size_t before = map_.size();
+  if (BlockNode* node = map_.FindRoot(root)) map_.Erase(node);
+  return before - map_.size();
+}
+
+BlockStore::Cut BlockStore::TakeCut() const {
+  MutexLock lock(mu_);
+  Cut cut;
+  cut.sequence = events_.last();
+  cut.blocks.reserve(map_.size());
+  map_.ForEachParentsFirst([&cut](const BlockNode& node) {
+    CutBlock block{node.root, node.parent_key, node.key, node.index, node.lossy_formats, {}};
+    for (const BlockSetKind set : kAllSets) block.in_set[static_cast<size_t>(set)] = node.In(set);
+    cut.blocks.push_back(block);
+  });
+  for (const BlockSetKind set : kAllSets) cut.digests[static_cast<size_t>(set)] = map_.digest(set);
+  return cut;
+}
+
+void BlockStore::AppendDigests() {
+  MutexLock lock(mu_);
+  for (const BlockSetKind set : kAllSets) {
+    events_.Append({.kind = StoreEvent::Kind::kDigest, .set = set, .digest = map_.digest(set)});
+  }
+}
+
+BlockStore::Books BlockStore::GetBooks() const {
+  Books books;
+  books.tiers[0] = {device_->capacity(), device_->used()};
+  if (host_ != nullptr) books.tiers[1] = {host_->capacity(), host_->used()};
+  if (disk_ != nullptr) {
+    const DiskTier::Usage usage = disk_->usage();
+    books.tiers[2] = {usage.capacity_blocks, usage.used_blocks};
+  }
+  MutexLock lock(mu_);
+  for (const BlockSetKind set : kAllSets) books.digests[static_cast<size_t>(set)] = map_.digest(set);
+  books.pinned_blocks = map_.pinned(Tier::kDevice);
+  books.read_pins = map_.pinned(Tier::kHost) + map_.pinned(Tier::kDisk);
+  books.private_blocks = private_blocks_;
+  books.evictions = evictions_;
+  books.misses = misses_;
+  books.promoted_bytes = promoted_bytes_;
+  books.demoted_bytes = demoted_bytes_;
+  return books;
+}
+
+}  // namespace kvmesh

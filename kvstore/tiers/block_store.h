@@ -1,0 +1,271 @@
+// One worker's sealed blocks over device, host and disk: finds prefixes, promotes and pins them, publishes new blocks,
+// and makes room.
+//
+// Life of a block: Allocate gives a private device slot; the owner fills it; Seal (own content) or Publish (a copy from
+// elsewhere, verified here) makes it findable and returns a pin. Unpinned, it is demoted device -> host -> disk, leaves
+// first, and promoted back by Acquire in chain order. A move frees the slot it came from, except that disk copies stay.
+//
+// Ordering: bytes complete, checksum, map insert, event (contract 2). Thread safe; bytes move outside the lock, under
+// pins. Deadlines are wall-clock times of the injected Clock.
+#ifndef KVMESH_KVSTORE_TIERS_BLOCK_STORE_H_
+#define KVMESH_KVSTORE_TIERS_BLOCK_STORE_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/time/time.h"
+#include "kvstore/base/clock.h"
+#include "kvstore/base/mutex.h"
+#include "kvstore/base/status.h"
+#include "kvstore/pool/block_pool.h"
+#include "kvstore/pool/prefix_map.h"
+#include "kvstore/tiers/disk_tier.h"
+#include "kvstore/tiers/event_log.h"
+
+namespace kvmesh {
+
+class BlockStore;
+
+// Forbids eviction of one copy while it lives. Move-only; outlived by its store.
+class BlockPin {
+ public:
+  BlockPin() = default;
+  BlockPin(BlockPin&& other) noexcept { *this = std::move(other); }
+  BlockPin& operator=(BlockPin&& other) noexcept;
+  ~BlockPin() { Reset(); }
+  void Reset();
+
+  explicit operator bool() const { return copy_ != nullptr; }
+  Tier tier() const { return copy_->tier; }
+  // REQUIRES: tier() == kDevice.
+  BlockId block() const { return BlockId(static_cast<uint32_t>(copy_->slot)); }
+  const BlockHeader& header() const { return copy_->header; }
+
+ private:
+  friend class BlockStore;
+  BlockPin(BlockStore* store, BlockCopy* copy) : store_(store), copy_(copy) {}
+  BlockStore* store_ = nullptr;
+  BlockCopy* copy_ = nullptr;
+};
+
+// A device slot that nobody else can find. Freed when dropped; consumed by Seal and Publish. Move-only.
+class PrivateBlock {
+ public:
+  PrivateBlock() = default;
+  PrivateBlock(PrivateBlock&& other) noexcept { *this = std::move(other); }
+  PrivateBlock& operator=(PrivateBlock&& other) noexcept;
+  ~PrivateBlock() { Reset(); }
+  void Reset();
+
+  explicit operator bool() const { return store_ != nullptr; }
+  BlockId block() const { return block_; }
+
+ private:
+  friend class BlockStore;
+  PrivateBlock(BlockStore* store, BlockId block) : store_(store), block_(block) {}
+  BlockStore* store_ = nullptr;
+  BlockId block_;
+};
+
+// Why a lookup or load found less than asked for; counted by reason.
+enum class MissReason : uint8_t {
+  kAbsent = 0,
+  kCorrupt,  // checksum or header mismatch: erased
+  kIoError,
+  kPinLimit,  // pinned bytes reached their bound
+  kPoolFull,  // every device slot pinned
+  kDeadline,
+  kLossy,  // held only in a format that the request does not accept
+};
+inline constexpr size_t kMissReasons = 7;
+absl::string_view MissReasonName(MissReason reason);
+
+class BlockStore {
+ public:
+  struct Options {
+    BlockPool* device = nullptr;  // required
+    BlockPool* host = nullptr;    // optional; memory_kind() == kHost
+    DiskTier* disk = nullptr;     // optional
+    const Clock* clock = &Clock::Real();
+    EvictionPolicyFactory policy;      // required
+    double max_pinned_fraction = 0.5;  // of the device pool, pinned and private blocks together
+    size_t event_capacity = 1 << 20;
+    uint32_t block_tokens = 0;  // required; gives a header's start position its index
+  };
+
+  // Takes over what the disk recovered (blocks whose parent did not survive are dropped). INVALID_ARGUMENT names the
+  // option.
+  static absl::StatusOr<std::unique_ptr<BlockStore>> Create(const Options& options);
+  // REQUIRES: no pin and no private block outstanding.
+  ~BlockStore();
+
+  struct Match {
+    std::array<uint32_t, 3> blocks{};  // leading keys held, by set
+  };
+  // A probe: renews nothing, pins nothing.
+  Match Lookup(std::span<const BlockKey> keys, LossyFormats accepted) const;
+
+  struct Acquired {
+    std::vector<BlockPin> pins;                   // device copies of the leading keys
+    std::vector<Tier> found_in;                   // where each was
+    MissReason stopped_by = MissReason::kAbsent;  // meaningful when pins.size() < keys.size()
+  };
+  // Pins the longest run of leading keys on the device, promoting in chain order from host and disk until `deadline`.
+  // Marks them used. Copies found wrong are erased and counted.
+  Acquired Acquire(std::span<const BlockKey> keys, LossyFormats accepted, absl::Time deadline);
+
+  // RESOURCE_EXHAUSTED: every slot is pinned, or the bound of pinned blocks is reached.
+  absl::StatusOr<PrivateBlock> Allocate();
+
+  // Where new content stands.
+  struct SealInfo {
+    RootKey root;
+    BlockKey key;
+    BlockKey parent;
+    uint32_t index = 0;
+    LossyFormats lossy_formats;
+  };
+  // Checksums and publishes content that this worker computed. If the key is held on the device already, the private
+  // block is dropped and the held copy is pinned instead. FAILED_PRECONDITION: the parent is not on the device.
+  // INVALID_ARGUMENT: the key is known under another parent. On error the block is freed.
+  absl::StatusOr<BlockPin> Seal(PrivateBlock block, const SealInfo& info);
+  // The same for a copy from elsewhere. DATA_LOSS: the bytes are not what the header sealed.
+  absl::StatusOr<BlockPin> Publish(PrivateBlock block, const BlockHeader& header);
+
+  // Pins copies of a span of a chain in whichever tier holds them, for readers that take bytes away. NOT_FOUND: no such
+  // chain, or part of it is gone. `count` blocks up to and including `last_key`, of which the first has index `first`.
+  absl::StatusOr<std::vector<BlockPin>> PinForRead(const RootKey& root, const BlockKey& last_key, uint32_t first,
+                                                   uint32_t count, LossyFormats accepted);
+  // Copies a pinned block's bytes, verified. DATA_LOSS: erased and counted. UNAVAILABLE: I/O error.
+  absl::Status Read(const BlockPin& pin, std::span<std::byte> out);
+  // The pinned block's bytes in place; empty when they are not in host-addressable memory. Not verified.
+  std::span<const std::byte> BytesInPlace(const BlockPin& pin) const;
+
+  // Makes all blocks of an identity unfindable, and their storage free once unpinned. Returns the number of blocks.
+  uint64_t EraseIdentity(const RootKey& root);
+  // Copies as much of memory to disk as fits, chain by chain. For shutdown.
+  void FlushToDisk(absl::Time deadline);
+
+  // A consistent cut: every held block, parents first, and the event sequence it stands at.
+  struct CutBlock {
+    RootKey root;
+    BlockKey parent;
+    BlockKey key;
+    uint32_t index = 0;
+    LossyFormats lossy_formats;
+    std::array<bool, 3> in_set{};
+  };
+  struct Cut {
+    uint64_t sequence = 0;
+    std::vector<CutBlock> blocks;
+    std::array<SetDigest, 3> digests;
+  };
+  Cut TakeCut() const;
+  // Appends one digest event per set to the log.
+  void AppendDigests();
+  EventLog& events() { return events_; }
+
+  struct Books {
+    struct TierBooks {
+      uint64_t capacity = 0;
+      uint64_t used = 0;
+    };
+    std::array<TierBooks, 3> tiers;
+    std::array<SetDigest, 3> digests;
+    uint64_t pinned_blocks = 0;  // device copies with a pin
+    uint64_t read_pins = 0;      // host and disk copies with a pin
+    uint64_t private_blocks = 0;
+    std::array<uint64_t, 3> evictions{};          // since start, by tier
+    std::array<uint64_t, kMissReasons> misses{};  // since start, in blocks' events
+    std::array<uint64_t, 3> promoted_bytes{};     // by source tier
+    std::array<uint64_t, 3> demoted_bytes{};      // by destination tier
+  };
+  Books GetBooks() const;
+
+  BlockPool& device() const { return *device_; }
+  const LayoutFingerprint& layout_fingerprint() const { return layout_fingerprint_; }
+
+ private:
+  friend class BlockPin;
+  friend class PrivateBlock;
+
+  // Turns changes of the map into events and storage into free slots.
+  class Backing : public SetObserver, public CopyStorage {
+   public:
+    explicit Backing(BlockStore& store) : store_(store) {}
+    void OnStored(BlockSetKind set, const BlockNode& node) override;
+    void OnTruncated(BlockSetKind set, const BlockNode& node) override;
+    void Free(Tier tier, uint64_t slot) override;
+
+   private:
+    BlockStore& store_;
+  };
+
+  explicit BlockStore(const Options& options);
+  void AdoptRecovered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Unpin(BlockCopy* copy);
+  void FreePrivate(BlockId block);
+  BlockPin MakePin(BlockCopy* copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool PinBoundReached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CountMiss(MissReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { ++misses_[static_cast<size_t>(reason)]; }
+  absl::StatusOr<BlockPin> PublishVerified(PrivateBlock block, const BlockHeader& header);
+  uint32_t IndexOf(const BlockHeader& header) const;
+  // Bytes of a pinned memory copy: in place where the host can address them, else copied into `buffer`.
+  absl::StatusOr<std::span<const std::byte>> MemoryBytes(const BlockCopy& copy, std::vector<std::byte>& buffer) const;
+
+  // Promotion (block_store_promote.cc). `pins` are the run so far; each call extends it or says why it can't.
+  enum class Step { kMore, kStop };
+  Step AcquireNext(MutexLock& lock, std::span<const BlockKey> keys, LossyFormats accepted, absl::Time deadline,
+                   Acquired& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool WaitForTransit(MutexLock& lock, const BlockKey& key, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Step PromoteFromHost(MutexLock& lock, BlockNode* node, Acquired& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Step PromoteFromDisk(MutexLock& lock, std::span<const BlockKey> keys, LossyFormats accepted, Acquired& out)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Step FinishPromotion(BlockCopy* source, BlockId slot, const absl::Status& status, Acquired& out)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Lose(BlockCopy* copy, MissReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Making room (block_store_evict.cc). Each may release and retake the lock.
+  std::optional<BlockId> AllocateDevice(MutexLock& lock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<BlockId> AllocateHost(MutexLock& lock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool EvictDevice(MutexLock& lock, BlockCopy* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool EvictFromMemory(MutexLock& lock, BlockCopy* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Writes the chain up to `node` to disk, roots first, as far as it goes.
+  void WriteChainToDisk(MutexLock& lock, BlockNode* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool WriteOneToDisk(MutexLock& lock, BlockCopy* source, std::vector<std::byte>& buffer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  BlockPool* const device_;
+  BlockPool* const host_;
+  DiskTier* const disk_;
+  const Clock* const clock_;
+  const uint32_t block_tokens_;
+  const uint64_t max_pinned_;
+  const size_t block_bytes_;
+  const LayoutFingerprint layout_fingerprint_;
+
+  EventLog events_;
+  mutable Mutex mu_;
+  CondVar changed_;  // a promotion ended, or room may have appeared
+  Backing backing_;
+  PrefixMap map_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<BlockKey> in_transit_ ABSL_GUARDED_BY(mu_);  // being promoted
+  uint32_t evictions_in_flight_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t private_blocks_ ABSL_GUARDED_BY(mu_) = 0;
+  std::array<uint64_t, 3> evictions_ ABSL_GUARDED_BY(mu_){};
+  std::array<uint64_t, kMissReasons> misses_ ABSL_GUARDED_BY(mu_){};
+  std::array<uint64_t, 3> promoted_bytes_ ABSL_GUARDED_BY(mu_){};
+  std::array<uint64_t, 3> demoted_bytes_ ABSL_GUARDED_BY(mu_){};
+};
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_KVSTORE_TIERS_BLOCK_STORE_H_

@@ -1,0 +1,157 @@
+// Making room: device leaves go to the host, memory's leaves to disk (roots first), the disk's leaves away.
+#include <utility>
+
+#include "kvstore/tiers/block_store.h"
+
+namespace kvmesh {
+namespace {
+
+// A victim may be pinned or gain a child while its bytes are copied; then another one is tried, this often.
+constexpr int kEvictionAttempts = 32;
+// Room that another thread is making is awaited in steps of this.
+constexpr absl::Duration kRoomWait = absl::Milliseconds(10);
+// Disk blocks evicted to make room for one write before it is given up.
+constexpr int kDiskEvictions = 8;
+
+}  // namespace
+
+std::optional<BlockId> BlockStore::AllocateDevice(MutexLock& lock) {
+  for (int attempt = 0; attempt < kEvictionAttempts; ++attempt) {
+    if (const std::optional<BlockId> block = device_->Allocate()) return block;
+    if (BlockCopy* victim = map_.Victim(Tier::kDevice)) {
+      EvictDevice(lock, victim);
+    } else if (evictions_in_flight_ > 0) {
+      changed_.WaitFor(lock, kRoomWait);
+    } else {
+      return std::nullopt;
+    }
+  }
+  return device_->Allocate();
+}
+
+std::optional<BlockId> BlockStore::AllocateHost(MutexLock& lock) {
+  for (int attempt = 0; attempt < kEvictionAttempts; ++attempt) {
+    if (const std::optional<BlockId> block = host_->Allocate()) return block;
+    BlockCopy* victim = map_.Victim(Tier::kHost);
+    if (victim == nullptr) return std::nullopt;
+    map_.Pin(victim);
+    EvictFromMemory(lock, victim);
+  }
+  return host_->Allocate();
+}
+
+bool BlockStore::EvictDevice(MutexLock& lock, BlockCopy* victim) {
+  map_.Pin(victim);
+  ++evictions_in_flight_;
+  std::optional<BlockId> host_slot;
+  if (host_ != nullptr) host_slot = AllocateHost(lock);
+  const bool evicted = host_slot ? DemoteToHost(lock, victim, *host_slot) : EvictFromMemory(lock, victim);
+  --evictions_in_flight_;
+  changed_.NotifyAll();
+  return evicted;
+}
+
+// REQUIRES: `victim` is pinned once by the caller, which passes that pin on.
+bool BlockStore::DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_slot) {
+  lock.Unlock();
+  std::vector<std::byte> buffer;
+  absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(*victim, buffer);
+  absl::Status status = bytes.status();
+  if (status.ok()) status = host_->Write(host_slot, *bytes);
+  if (status.ok()) status = VerifyBlock(victim->header, host_->bytes(host_slot));
+  lock.Lock();
+
+  BlockNode* node = victim->node;
+  if (!status.ok()) Lose(victim, absl::IsDataLoss(status) ? MissReason::kCorrupt : MissReason::kIoError);
+  const bool still_leaf = status.ok() && node != nullptr && victim->pins == 1 &&
+                          node->children_in[static_cast<size_t>(BlockSetKind::kDevice)] == 0;
+  if (!still_leaf || !map_.Add(victim->header, node->index, Tier::kHost, host_slot.value()).ok()) {
+    host_->Free(host_slot);
+    map_.Unpin(victim);
+    return false;
+  }
+  map_.Unpin(victim);
+  map_.Evict(victim);
+  ++evictions_[static_cast<size_t>(Tier::kDevice)];
+  demoted_bytes_[static_cast<size_t>(Tier::kHost)] += block_bytes_;
+  return true;
+}
+
+// REQUIRES: as DemoteToHost.
+bool BlockStore::EvictFromMemory(MutexLock& lock, BlockCopy* victim) {
+  if (disk_ != nullptr && victim->node != nullptr) WriteChainToDisk(lock, victim->node);
+  const Tier tier = victim->tier;
+  const bool attached = victim->node != nullptr;
+  map_.Unpin(victim);
+  if (!attached || !map_.CanEvict(*victim)) return false;
+  map_.Evict(victim);
+  ++evictions_[static_cast<size_t>(tier)];
+  return true;
+}
+
+void BlockStore::WriteChainToDisk(MutexLock& lock, BlockNode* node) {
+  std::vector<BlockCopy*> sources;
+  for (; !node->is_root && node->copy(Tier::kDisk) == nullptr; node = node->parent) {
+    BlockCopy* source = node->copy(Tier::kDevice) != nullptr ? node->copy(Tier::kDevice) : node->copy(Tier::kHost);
+    map_.Pin(source);
+    sources.push_back(source);
+  }
+  std::vector<std::byte> buffer;
+  bool more = true;
+  for (auto it = sources.rbegin(); it != sources.rend(); ++it) {
+    more = more && WriteOneToDisk(lock, *it, buffer);
+    map_.Unpin(*it);
+  }
+}
+
+bool BlockStore::WriteOneToDisk(MutexLock& lock, BlockCopy* source, std::vector<std::byte>& buffer) {
+  if (source->node == nullptr) return false;
+  if (source->node->copy(Tier::kDisk) != nullptr) return true;  // written by another meanwhile
+  const BlockNode* parent = source->node->parent;
+  BlockCopy* parent_copy = parent->is_root ? nullptr : parent->copy(Tier::kDisk);
+  if (parent_copy == nullptr && !parent->is_root) return false;
+  if (parent_copy != nullptr) map_.Pin(parent_copy);
+
+  absl::StatusOr<DiskSlot> slot = absl::ResourceExhaustedError("");
+  for (int evictions = 0; absl::IsResourceExhausted(slot.status()) && evictions <= kDiskEvictions; ++evictions) {
+    if (evictions > 0) {
+      BlockCopy* victim = map_.Victim(Tier::kDisk);
+      if (victim == nullptr) break;
+      map_.Evict(victim);
+      ++evictions_[static_cast<size_t>(Tier::kDisk)];
+    }
+    lock.Unlock();
+    absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(*source, buffer);
+    slot = bytes.ok() ? disk_->Write(source->header, *bytes) : absl::StatusOr<DiskSlot>(bytes.status());
+    lock.Lock();
+  }
+  bool stored = false;
+  if (slot.ok()) {
+    stored = source->node != nullptr && map_.Add(source->header, source->node->index, Tier::kDisk, slot->value()).ok();
+    if (stored) {
+      demoted_bytes_[static_cast<size_t>(Tier::kDisk)] += block_bytes_;
+    } else {
+      disk_->Erase(*slot);
+    }
+  } else if (!absl::IsResourceExhausted(slot.status())) {
+    CountMiss(MissReason::kIoError);
+  }
+  if (parent_copy != nullptr) map_.Unpin(parent_copy);
+  return stored;
+}
+
+void BlockStore::FlushToDisk(absl::Time deadline) {
+  if (disk_ == nullptr) return;
+  MutexLock lock(mu_);
+  std::vector<BlockKey> keys;
+  map_.ForEachParentsFirst([&keys](const BlockNode& node) {
+    if (node.In(BlockSetKind::kMemory) && !node.In(BlockSetKind::kDisk)) keys.push_back(node.key);
+  });
+  for (const BlockKey& key : keys) {
+    if (clock_->Now() >= deadline) return;
+    BlockNode* node = map_.Find(key);
+    if (node != nullptr && node->In(BlockSetKind::kMemory)) WriteChainToDisk(lock, node);
+  }
+}
+
+}  // namespace kvmesh

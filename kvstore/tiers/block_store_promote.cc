@@ -1,0 +1,187 @@
+// Acquire: pins what is on the device and promotes from host and disk, in chain order.
+#include <algorithm>
+#include <utility>
+
+#include "kvstore/tiers/block_store.h"
+
+namespace kvmesh {
+namespace {
+
+// Disk reads in flight for one Acquire.
+constexpr size_t kDiskBatch = 16;
+
+MissReason ReasonFor(const absl::Status& status) {
+  return absl::IsDataLoss(status) ? MissReason::kCorrupt : MissReason::kIoError;
+}
+
+}  // namespace
+
+BlockStore::Acquired BlockStore::Acquire(std::span<const BlockKey> keys, LossyFormats accepted, absl::Time deadline) {
+  Acquired out;
+  out.pins.reserve(keys.size());
+  MutexLock lock(mu_);
+  while (out.pins.size() < keys.size()) {
+    if (AcquireNext(lock, keys, accepted, deadline, out) == Step::kStop) {
+      CountMiss(out.stopped_by);
+      break;
+    }
+  }
+  std::vector<BlockNode*> chain;
+  chain.reserve(out.pins.size());
+  for (const BlockPin& pin : out.pins) {
+    if (pin.copy_->node != nullptr) chain.push_back(pin.copy_->node);
+  }
+  map_.Touch(chain);
+  return out;
+}
+
+BlockStore::Step BlockStore::AcquireNext(MutexLock& lock, std::span<const BlockKey> keys, LossyFormats accepted,
+                                         absl::Time deadline, Acquired& out) {
+  const size_t next = out.pins.size();
+  const auto stop = [&out](MissReason reason) {
+    out.stopped_by = reason;
+    return Step::kStop;
+  };
+  BlockNode* node = map_.Find(keys[next]);
+  if (node == nullptr) return stop(MissReason::kAbsent);
+  if (!node->lossy_formats.SubsetOf(accepted)) return stop(MissReason::kLossy);
+  BlockCopy* device = node->copy(Tier::kDevice);
+  if ((device == nullptr || device->pins == 0) && PinBoundReached()) return stop(MissReason::kPinLimit);
+  if (device != nullptr) {
+    out.pins.push_back(MakePin(device));
+    out.found_in.push_back(Tier::kDevice);
+    return Step::kMore;
+  }
+  if (clock_->Now() >= deadline) return stop(MissReason::kDeadline);
+  if (in_transit_.contains(node->key)) {
+    return WaitForTransit(lock, keys[next], deadline) ? Step::kMore : stop(MissReason::kDeadline);
+  }
+  if (node->copy(Tier::kHost) != nullptr) return PromoteFromHost(lock, node, out);
+  return PromoteFromDisk(lock, keys.subspan(next), accepted, out);
+}
+
+bool BlockStore::WaitForTransit(MutexLock& lock, const BlockKey& key, absl::Time deadline) {
+  while (in_transit_.contains(key)) {
+    const absl::Duration left = deadline - clock_->Now();
+    if (left <= absl::ZeroDuration()) return false;
+    changed_.WaitFor(lock, left);
+  }
+  return true;
+}
+
+BlockStore::Step BlockStore::PromoteFromHost(MutexLock& lock, BlockNode* node, Acquired& out) {
+  const BlockKey key = node->key;
+  BlockCopy* source = node->copy(Tier::kHost);
+  map_.Pin(source);
+  in_transit_.insert(key);
+  const std::optional<BlockId> slot = AllocateDevice(lock);
+  absl::Status status;
+  if (slot) {
+    lock.Unlock();
+    const std::span<const std::byte> bytes = host_->bytes(BlockId(static_cast<uint32_t>(source->slot)));
+    status = VerifyBlock(source->header, bytes);
+    if (status.ok()) status = device_->Write(*slot, bytes);
+    lock.Lock();
+  }
+  in_transit_.erase(key);
+  changed_.NotifyAll();
+  if (!slot) {
+    map_.Unpin(source);
+    out.stopped_by = MissReason::kPoolFull;
+    return Step::kStop;
+  }
+  return FinishPromotion(source, *slot, status, out);
+}
+
+BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const BlockKey> keys, LossyFormats accepted,
+                                             Acquired& out) {
+  struct Load {
+    BlockCopy* source;
+    BlockId slot;
+  };
+  std::vector<Load> loads;
+  for (const BlockKey& key : keys.first(std::min(keys.size(), kDiskBatch))) {
+    BlockNode* node = map_.Find(key);
+    if (node == nullptr || node->In(BlockSetKind::kMemory) || in_transit_.contains(key)) break;
+    if (!node->lossy_formats.SubsetOf(accepted) || PinBoundReached()) break;
+    BlockCopy* source = node->copy(Tier::kDisk);
+    map_.Pin(source);
+    in_transit_.insert(key);
+    ++private_blocks_;  // until the copy is published, so that the bound counts it
+    const std::optional<BlockId> slot = AllocateDevice(lock);
+    if (!slot) {
+      --private_blocks_;
+      in_transit_.erase(key);
+      map_.Unpin(source);
+      break;
+    }
+    loads.push_back({source, *slot});
+  }
+  if (loads.empty()) {
+    out.stopped_by = MissReason::kPoolFull;
+    return Step::kStop;
+  }
+
+  const bool in_place = device_->memory_kind() == MemoryKind::kHost;
+  std::vector<std::vector<std::byte>> staging(in_place ? 0 : loads.size(), std::vector<std::byte>(block_bytes_));
+  std::vector<DiskTier::ReadRequest> requests;
+  for (size_t i = 0; i < loads.size(); ++i) {
+    const std::span<std::byte> target = in_place ? device_->bytes(loads[i].slot) : std::span<std::byte>(staging[i]);
+    requests.push_back({DiskSlot(loads[i].source->slot), loads[i].source->header, target, absl::OkStatus()});
+  }
+  lock.Unlock();
+  disk_->Read(requests);
+  for (size_t i = 0; i < loads.size() && !in_place; ++i) {
+    if (requests[i].status.ok()) requests[i].status = device_->Write(loads[i].slot, staging[i]);
+  }
+  lock.Lock();
+
+  Step step = Step::kMore;
+  for (size_t i = 0; i < loads.size(); ++i) {
+    in_transit_.erase(requests[i].expected.key);
+    --private_blocks_;
+    if (step == Step::kMore) {
+      step = FinishPromotion(loads[i].source, loads[i].slot, requests[i].status, out);
+      continue;
+    }
+    device_->Free(loads[i].slot);
+    map_.Unpin(loads[i].source);
+  }
+  changed_.NotifyAll();
+  return step;
+}
+
+BlockStore::Step BlockStore::FinishPromotion(BlockCopy* source, BlockId slot, const absl::Status& status,
+                                             Acquired& out) {
+  const auto stop = [&](MissReason reason) {
+    device_->Free(slot);
+    map_.Unpin(source);
+    out.stopped_by = reason;
+    return Step::kStop;
+  };
+  if (!status.ok()) {
+    Lose(source, ReasonFor(status));
+    return stop(ReasonFor(status));
+  }
+  BlockNode* node = source->node;
+  if (node == nullptr) return stop(MissReason::kAbsent);  // erased meanwhile
+  if (node->copy(Tier::kDevice) != nullptr) {
+    device_->Free(slot);  // sealed or fetched by another meanwhile
+  } else if (!map_.Add(source->header, node->index, Tier::kDevice, slot.value()).ok()) {
+    return stop(MissReason::kAbsent);  // its parent was erased meanwhile
+  }
+  promoted_bytes_[static_cast<size_t>(source->tier)] += block_bytes_;
+  out.pins.push_back(MakePin(node->copy(Tier::kDevice)));
+  out.found_in.push_back(source->tier);
+  map_.Unpin(source);
+  if (source->tier == Tier::kHost && map_.CanEvict(*source)) map_.Evict(source);
+  return Step::kMore;
+}
+
+void BlockStore::Lose(BlockCopy* copy, MissReason reason) {
+  if (copy->node == nullptr) return;
+  CountMiss(reason);
+  map_.Lose(copy);
+}
+
+}  // namespace kvmesh
