@@ -4,74 +4,14 @@
 
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <string>
 #include <vector>
 
+#include "attention_world.h"
 #include "kernels/reference/reference.h"
-#include "random_pool.h"
 
 namespace kvmesh {
 namespace {
-
-struct Share {
-  int64_t first_position;
-  int64_t queries;
-};
-
-struct Case {
-  KvFormat format = KvFormat::kF32;
-  int32_t kv_heads = 1;
-  int32_t group = 1;
-  int32_t block_tokens = 16;
-  int32_t head_dim = 64;
-  int64_t window = 0;
-  float soft_cap = 0;
-  std::vector<Share> shares;
-  uint64_t seed = 0;
-
-  std::string Describe() const {
-    std::string out = "seed=" + std::to_string(seed) + " format=" + std::to_string(static_cast<uint32_t>(format)) +
-                      " kv_heads=" + std::to_string(kv_heads) + " group=" + std::to_string(group) +
-                      " block_tokens=" + std::to_string(block_tokens) + " head_dim=" + std::to_string(head_dim) +
-                      " window=" + std::to_string(window) + " soft_cap=" + std::to_string(soft_cap) + " shares=";
-    for (const Share& s : shares) out += std::to_string(s.first_position) + "+" + std::to_string(s.queries) + " ";
-    return out;
-  }
-};
-
-// A case in memory: pool, sequences, queries.
-struct World {
-  explicit World(const Case& c)
-      : layers(2),
-        pool(CanonicalLayout(c.format, layers, c.kv_heads, c.block_tokens, c.head_dim), Slots(c), c.seed),
-        params{.q_heads = c.kv_heads * c.group,
-               .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
-               .window = c.window,
-               .soft_cap = c.soft_cap} {
-    for (const Share& s : c.shares)
-      tables.push_back(pool.AddSequence(std::max<int64_t>(s.first_position + s.queries, 0)));
-    for (size_t i = 0; i < c.shares.size(); ++i) {
-      sequences.push_back({tables[i], c.shares[i].first_position, c.shares[i].queries});
-      rows += static_cast<size_t>(c.shares[i].queries) * params.q_heads;
-    }
-    query = RandomFloats(rows * c.head_dim, pool.random());
-  }
-  static int64_t Slots(const Case& c) {
-    int64_t slots = 3;
-    for (const Share& s : c.shares)
-      slots += BlocksFor(std::max<int64_t>(s.first_position + s.queries, 0), c.block_tokens);
-    return slots;
-  }
-
-  int32_t layers;
-  RandomPool pool;
-  AttentionParams params;
-  std::vector<std::vector<uint32_t>> tables;
-  std::vector<AttentionSequence> sequences;
-  size_t rows = 0;
-  std::vector<float> query;
-};
 
 void ExpectNear(const std::vector<float>& want, const std::vector<float>& got, float tolerance) {
   ASSERT_EQ(want.size(), got.size());
@@ -91,7 +31,7 @@ void Check(const Case& c) {
   std::vector<float> want(w.query.size(), nan), got(w.query.size(), nan), want_lse(w.rows, nan), got_lse(w.rows, nan);
   reference::PagedAttention(w.query, w.sequences, 1, w.params, w.pool.view(), want, want_lse);
   PagedAttention(w.query, w.sequences, 1, w.params, w.pool.view(), got, got_lse);
-  // The reference reads the stored values too, so that the format costs no accuracy here.
+  // The reference reads the stored values too, so the format costs no accuracy here.
   ExpectNear(want, got, 1e-5f);
   ExpectNear(want_lse, got_lse, 1e-5f);
 }
@@ -120,6 +60,138 @@ TEST(PagedAttentionTest, MatchesReferenceAtRandomShapes) {
     Check(c);
     if (HasFatalFailure()) return;
   }
+}
+
+TEST(PagedAttentionTest, MatchesReferenceAtBlockBoundaries) {
+  uint64_t seed = 1000;
+  for (int32_t block_tokens : {1, 8, 16, 64}) {
+    for (int32_t head_dim : {8, 80, 128}) {
+      Case c{
+          .kv_heads = 2, .group = 2, .block_tokens = block_tokens, .head_dim = head_dim, .shares = {}, .seed = ++seed};
+      for (int64_t tokens : {1, block_tokens - 1, block_tokens, block_tokens + 1, 4097}) {
+        if (tokens > 0) c.shares.push_back({tokens - 1, 1});
+      }
+      c.shares.push_back({0, 0});
+      c.shares.push_back({4090, 7});
+      Check(c);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(PagedAttentionTest, MatchesReferenceAtEveryGroupAndWidth) {
+  uint64_t seed = 2000;
+  for (int32_t head_dim : {8, 64, 80, 96, 128, 256}) {
+    for (int32_t group : {1, 2, 3, 4, 5, 7, 8, 16}) {
+      Check({.kv_heads = 2, .group = group, .head_dim = head_dim, .shares = {{100, 1}, {0, 70}}, .seed = ++seed});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(PagedAttentionTest, WindowCountsTheQuerysOwnPosition) {
+  for (int64_t window = 1; window <= 140; ++window) {
+    Check({.kv_heads = 1, .group = 2, .head_dim = 16, .window = window, .shares = {{0, 130}, {129, 1}}, .seed = 7});
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(PagedAttentionTest, WindowOfOneReturnsTheValue) {
+  World w({.head_dim = 8, .window = 1, .shares = {{40, 1}}, .seed = 3});
+  std::vector<float> out(8);
+  PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), out);
+  EXPECT_EQ(std::memcmp(out.data(), w.pool.view().At(w.tables[0][2], 0, 1, 0, 8), sizeof(float) * 8), 0);
+}
+
+TEST(PagedAttentionTest, SoftCapMatchesReferenceOverItsRange) {
+  uint64_t seed = 3000;
+  for (float cap : {0.1f, 1.0f, 20.0f, 50.0f, 1000.0f}) {
+    for (float stretch : {0.01f, 1.0f, 30.0f}) {
+      const Case c{.kv_heads = 2, .group = 2, .soft_cap = cap, .shares = {{0, 90}, {500, 1}}, .seed = ++seed};
+      SCOPED_TRACE(c.Describe() + " stretch=" + std::to_string(stretch));
+      World w(c);
+      for (float& q : w.query) q *= stretch;
+      std::vector<float> want(w.query.size()), got(w.query.size()), want_lse(w.rows), got_lse(w.rows);
+      reference::PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), want, want_lse);
+      PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), got, got_lse);
+      // The error of a score grows with the score.
+      ExpectNear(want, got, 1e-5f * std::max(1.0f, stretch));
+      ExpectNear(want_lse, got_lse, 1e-5f);
+    }
+  }
+}
+
+TEST(PagedAttentionTest, RowsWithoutKeysGiveZeroAndMinusInfinity) {
+  World w({.kv_heads = 2, .group = 3, .shares = {{-3, 2}, {-1, 1}}, .seed = 4});
+  std::vector<float> out(w.query.size(), 5), lse(w.rows, 5);
+  PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), out, lse);
+  for (float x : out) EXPECT_EQ(x, 0);
+  for (float x : lse) EXPECT_EQ(x, -std::numeric_limits<float>::infinity());
+}
+
+TEST(PagedAttentionTest, NoSequencesAndNoQueriesDoNothing) {
+  World w({.shares = {{10, 0}}, .seed = 4});
+  PagedAttention({}, w.sequences, 0, w.params, w.pool.view(), {});
+  PagedAttention({}, {}, 0, w.params, w.pool.view(), {});
+}
+
+TEST(PagedAttentionTest, ExtremeScoresStayFinite) {
+  World w({.shares = {{0, 200}}, .seed = 5});
+  for (float& q : w.query) q *= 1e4f;
+  std::vector<float> out(w.query.size()), lse(w.rows);
+  PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), out, lse);
+  for (float x : out) EXPECT_TRUE(std::isfinite(x));
+  for (float x : lse) EXPECT_TRUE(std::isfinite(x));
+}
+
+TEST(PagedAttentionTest, VisibleNanShows) {
+  World w({.shares = {{0, 100}}, .seed = 6});
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(w.pool.view().At(w.tables[0][70 / 16], 0, 0, 0, 70 % 16), &nan, sizeof(nan));
+  std::vector<float> out(w.query.size());
+  PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), out);
+  for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out[i]), i >= 70 * 64) << i;
+}
+
+TEST(PagedAttentionTest, KeysBeforeTheWindowAreNotRead) {
+  World w({.window = 20, .shares = {{100, 5}}, .seed = 8});
+  std::vector<float> want(w.query.size()), got(w.query.size());
+  PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), want);
+  // Position 81 is the first that the window of position 100 holds: what stands before may be gone.
+  for (int i = 0; i < 81 / 16; ++i) w.tables[0][i] = 0xffffffff;
+  std::memset(w.pool.view().At(w.tables[0][5], 0, 0, 0, 0), 0xff, 64 * sizeof(float));
+  PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), got);
+  EXPECT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(float)), 0);
+}
+
+TEST(PagedAttentionTest, Bf16PoolStaysNearTheFp32Pool) {
+  for (KvFormat format : {KvFormat::kF16, KvFormat::kBf16}) {
+    Case c{.kv_heads = 2, .group = 2, .shares = {{0, 150}, {700, 1}}, .seed = 9};
+    World exact(c);
+    c.format = format;
+    World rounded(c);  // the same numbers, since the seed is the same
+    std::vector<float> want(exact.query.size()), got(want.size()), want_lse(exact.rows), got_lse(exact.rows);
+    PagedAttention(exact.query, exact.sequences, 0, exact.params, exact.pool.view(), want, want_lse);
+    PagedAttention(exact.query, rounded.sequences, 0, rounded.params, rounded.pool.view(), got, got_lse);
+    ExpectNear(want, got, 1e-2f);
+    ExpectNear(want_lse, got_lse, 1e-2f);
+  }
+}
+
+using PagedAttentionDeathTest = testing::Test;
+
+TEST(PagedAttentionDeathTest, BrokenRequirementsAbort) {
+  World w({.shares = {{30, 2}}, .seed = 10});
+  std::vector<float> out(w.query.size());
+  const auto call = [&](const AttentionParams& params, std::span<float> to) {
+    PagedAttention(w.query, w.sequences, 0, params, w.pool.view(), to);
+  };
+  EXPECT_DEATH(call({.q_heads = 0, .scale = 1}, out), "q_heads");
+  EXPECT_DEATH(call(w.params, std::span(out).first(3)), "query and out");
+  w.tables[0].back() = 1000;
+  EXPECT_DEATH(call(w.params, out), "block id outside");
+  w.sequences[0].block_table = w.sequences[0].block_table.first(1);
+  EXPECT_DEATH(call(w.params, out), "block table too short");
 }
 
 }  // namespace

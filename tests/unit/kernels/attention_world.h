@@ -1,0 +1,76 @@
+// A call of the attention kernels, drawn from a seed.
+#ifndef KVMESH_TESTS_UNIT_KERNELS_ATTENTION_WORLD_H_
+#define KVMESH_TESTS_UNIT_KERNELS_ATTENTION_WORLD_H_
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "random_pool.h"
+
+namespace kvmesh {
+
+// One sequence of a call.
+struct Share {
+  int64_t first_position;
+  int64_t queries;
+};
+
+// What a call is drawn from.
+struct Case {
+  KvFormat format = KvFormat::kF32;
+  int32_t kv_heads = 1;
+  int32_t group = 1;
+  int32_t block_tokens = 16;
+  int32_t head_dim = 64;
+  int64_t window = 0;
+  float soft_cap = 0;
+  std::vector<Share> shares;
+  uint64_t seed = 0;
+
+  std::string Describe() const {
+    std::string out = "seed=" + std::to_string(seed) + " format=" + std::to_string(static_cast<uint32_t>(format)) +
+                      " kv_heads=" + std::to_string(kv_heads) + " group=" + std::to_string(group) +
+                      " block_tokens=" + std::to_string(block_tokens) + " head_dim=" + std::to_string(head_dim) +
+                      " window=" + std::to_string(window) + " soft_cap=" + std::to_string(soft_cap) + " shares=";
+    for (const Share& s : shares) out += std::to_string(s.first_position) + "+" + std::to_string(s.queries) + " ";
+    return out;
+  }
+};
+
+// A case in memory: pool, sequences, queries.
+struct World {
+  explicit World(const Case& c)
+      : layers(2),
+        pool(CanonicalLayout(c.format, layers, c.kv_heads, c.block_tokens, c.head_dim), Slots(c), c.seed),
+        params{.q_heads = c.kv_heads * c.group,
+               .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
+               .window = c.window,
+               .soft_cap = c.soft_cap} {
+    for (const Share& s : c.shares)
+      tables.push_back(pool.AddSequence(std::max<int64_t>(s.first_position + s.queries, 0)));
+    for (size_t i = 0; i < c.shares.size(); ++i) {
+      sequences.push_back({tables[i], c.shares[i].first_position, c.shares[i].queries});
+      rows += static_cast<size_t>(c.shares[i].queries) * params.q_heads;
+    }
+    query = RandomFloats(rows * c.head_dim, pool.random());
+  }
+  static int64_t Slots(const Case& c) {
+    int64_t slots = 3;
+    for (const Share& s : c.shares)
+      slots += BlocksFor(std::max<int64_t>(s.first_position + s.queries, 0), c.block_tokens);
+    return slots;
+  }
+
+  int32_t layers;
+  RandomPool pool;
+  AttentionParams params;
+  std::vector<std::vector<uint32_t>> tables;
+  std::vector<AttentionSequence> sequences;
+  size_t rows = 0;
+  std::vector<float> query;
+};
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_TESTS_UNIT_KERNELS_ATTENTION_WORLD_H_
