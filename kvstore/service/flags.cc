@@ -1,0 +1,48 @@
+#include "kvstore/service/flags.h"
+
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+namespace kvmesh {
+namespace {
+
+constexpr char kConfigFlag[] = "--config";
+
+void WriteUsageError(const CLI::App& app, std::string message, std::ostream& err) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  err << (app.get_name().empty() ? "kvmesh" : app.get_name()) << ": " << message << " (--help lists the flags)\n";
+  err.flush();
+}
+
+}  // namespace
+
+std::optional<int> TryParseFlags(CLI::App& app, int argc, const char* const* argv, std::ostream& out,
+                                 std::ostream& err) {
+  app.set_config(kConfigFlag, "", "File with more flags, one `flag = value` a line");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success, out, err);
+  } catch (const CLI::Error& error) {
+    WriteUsageError(app, error.what(), err);
+    return kUsageExitCode;
+  }
+  return std::nullopt;
+}
+
+void ParseFlags(CLI::App& app, int argc, const char* const* argv) {
+  if (const std::optional<int> code = TryParseFlags(app, argc, argv, std::cout, std::cerr)) std::exit(*code);
+}
+
+void ExitOnUsageError(const CLI::App& app, const absl::Status& status) {
+  if (status.ok()) return;
+  WriteUsageError(app, std::string(status.message()), std::cerr);
+  std::exit(kUsageExitCode);
+}
+
+}  // namespace kvmesh
