@@ -1,0 +1,58 @@
+// The shape of a Llama model, from the config.json of a Hugging Face folder.
+#ifndef KVMESH_WORKER_MODEL_LLAMA_CONFIG_H_
+#define KVMESH_WORKER_MODEL_LLAMA_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "kernels/layout.h"
+#include "kvstore/base/status.h"
+
+namespace kvmesh {
+
+// Limits of a usable config. head_dim is also a multiple of 8 (what attention kernels take).
+inline constexpr int64_t kMaxHiddenSize = 32768;
+inline constexpr int64_t kMaxIntermediateSize = 131072;
+inline constexpr int64_t kMaxLayers = 512;
+inline constexpr int64_t kMaxAttentionHeads = 512;
+inline constexpr int64_t kMaxModelHeadDim = 256;
+inline constexpr int64_t kMaxVocabSize = 1 << 20;
+inline constexpr int64_t kMaxPositions = 1 << 21;
+inline constexpr size_t kMaxEosIds = 16;
+
+struct LlamaConfig {
+  int32_t hidden_size = 0;
+  int32_t intermediate_size = 0;
+  int32_t layers = 0;
+  int32_t heads = 0;     // query heads; a multiple of kv_heads
+  int32_t kv_heads = 0;  // heads when config.json has no num_key_value_heads
+  int32_t head_dim = 0;  // hidden_size / heads when config.json has none
+  int32_t vocab_size = 0;
+  int64_t max_positions = 0;
+  float rms_norm_eps = 0;
+  double rope_theta = 0;
+  bool tie_word_embeddings = false;
+  std::optional<uint32_t> bos_id;
+  std::vector<uint32_t> eos_ids;  // may be empty
+
+  int64_t query_width() const { return int64_t{heads} * head_dim; }
+  int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }
+
+  // Layout of a pool that this model reads and writes. REQUIRES: block_tokens > 0, format specified.
+  BlockLayout CacheLayout(KvFormat format, int32_t block_tokens) const {
+    return CanonicalLayout(format, layers, kv_heads, block_tokens, head_dim);
+  }
+
+  friend bool operator==(const LlamaConfig&, const LlamaConfig&) = default;
+};
+
+// INVALID_ARGUMENT naming the field: not JSON, duplicate names, a field that is absent, of a wrong type or out of
+// range, or one that asks for what is not supported (another architecture or activation, rope scaling, attention or MLP
+// bias, sliding window, quantized weights). Fields that don't change the computation are ignored.
+absl::StatusOr<LlamaConfig> ParseLlamaConfig(absl::string_view json);
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_WORKER_MODEL_LLAMA_CONFIG_H_
