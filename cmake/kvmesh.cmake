@@ -35,15 +35,16 @@ set(KVMESH_LAYER_kvstore_block "kvstore_base;kernels")
 set(KVMESH_LAYER_kvstore_pool "kvstore_base;kvstore_block;kernels")
 set(KVMESH_LAYER_kvstore_tiers "kvstore_base;kvstore_block;kvstore_pool;kvstore_tiers;kernels")
 set(KVMESH_LAYER_kvstore_service "kvstore_base")
-set(KVMESH_LAYER_coordinator "proto;kvstore_base;kvstore_block;kvstore_service;coordinator")
+set(KVMESH_LAYER_kvstore_wire "proto;kvstore_base;kvstore_block")
+set(KVMESH_LAYER_coordinator "proto;kvstore_base;kvstore_block;kvstore_service;kvstore_wire;coordinator")
 set(KVMESH_LAYER_worker "proto;kvstore;kernels;worker")
 set(KVMESH_LAYER_client_cli "proto;kvstore;kernels;coordinator;worker;client")
-set(KVMESH_LAYER_client "proto;kvstore_base;kvstore_block;client")
+set(KVMESH_LAYER_client "proto;kvstore_base;kvstore_block;kvstore_service;kvstore_wire;client")
 
 # Fails the configuration when `name` may not depend on `dep`.
 function(kvmesh_check_layer name dep)
   set(layer "")
-  foreach(prefix client_cli client worker coordinator kvstore_service kvstore_tiers kvstore_pool kvstore_block
+  foreach(prefix client_cli client worker coordinator kvstore_service kvstore_wire kvstore_tiers kvstore_pool kvstore_block
                  kvstore_base kernels proto)
     if(name MATCHES "^${prefix}(_|$)")
       set(layer ${prefix})

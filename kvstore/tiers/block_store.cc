@@ -193,7 +193,7 @@ absl::StatusOr<PrivateBlock> BlockStore::Allocate() {
   return PrivateBlock(this, *block);
 }
 
-absl::StatusOr<BlockPin> BlockStore::Seal(PrivateBlock block, const SealInfo& info) {
+absl::StatusOr<BlockPin> BlockStore::Seal(PrivateBlock&& block, const SealInfo& info) {
   BlockHeader header;
   header.root = info.root;
   header.key = info.key;
@@ -215,7 +215,7 @@ absl::StatusOr<BlockPin> BlockStore::Seal(PrivateBlock block, const SealInfo& in
   return PublishVerified(std::move(block), header);
 }
 
-absl::StatusOr<BlockPin> BlockStore::Publish(PrivateBlock block, const BlockHeader& header) {
+absl::StatusOr<BlockPin> BlockStore::Publish(PrivateBlock&& block, const BlockHeader& header) {
   if (header.layout != layout_fingerprint_ || header.payload_bytes != block_bytes_ ||
       header.start_position % block_tokens_ != 0) {
     return absl::DataLossError("layout: the copy was sealed under another layout");
@@ -233,17 +233,25 @@ absl::StatusOr<BlockPin> BlockStore::Publish(PrivateBlock block, const BlockHead
   return PublishVerified(std::move(block), header);
 }
 
-absl::StatusOr<BlockPin> BlockStore::PublishVerified(PrivateBlock block, const BlockHeader& header) {
+absl::StatusOr<BlockPin> BlockStore::PublishVerified(PrivateBlock&& block, const BlockHeader& header) {
   MutexLock lock(mu_);
   const absl::StatusOr<BlockNode*> added = map_.Add(header, IndexOf(header), Tier::kDevice, block.block().value());
-  if (absl::IsAlreadyExists(added.status())) return MakePin(map_.Find(header.key)->copy(Tier::kDevice));
-  if (!added.ok()) return added.status();
-  block.store_ = nullptr;  // the map owns the slot now
-  BlockPin pin = MakePin((*added)->copy(Tier::kDevice));
+  if (!added.ok() && !absl::IsAlreadyExists(added.status())) return added.status();
+  block.store_ = nullptr;  // the slot is the map's now, or free
   --private_blocks_;
+  if (!added.ok()) {
+    device_->Free(block.block());
+    return MakePin(map_.Find(header.key)->copy(Tier::kDevice));
+  }
+  BlockPin pin = MakePin((*added)->copy(Tier::kDevice));
   BlockCopy* host = (*added)->copy(Tier::kHost);
   if (host != nullptr && map_.CanEvict(*host)) map_.Evict(host);
   return pin;
+}
+
+BlockPin BlockStore::Share(const BlockPin& pin) {
+  MutexLock lock(mu_);
+  return MakePin(pin.copy_);
 }
 
 absl::StatusOr<std::vector<BlockPin>> BlockStore::PinForRead(const RootKey& root, const BlockKey& last_key,

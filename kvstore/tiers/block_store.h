@@ -134,10 +134,12 @@ class BlockStore {
   };
   // Checksums and publishes content that this worker computed. If the key is held on the device already, the private
   // block is dropped and the held copy is pinned instead. FAILED_PRECONDITION: the parent is not on the device.
-  // INVALID_ARGUMENT: the key is known under another parent. On error the block is freed.
-  absl::StatusOr<BlockPin> Seal(PrivateBlock block, const SealInfo& info);
+  // INVALID_ARGUMENT: the key is known under another parent. On error `block` stays the caller's.
+  absl::StatusOr<BlockPin> Seal(PrivateBlock&& block, const SealInfo& info);
   // The same for a copy from elsewhere. DATA_LOSS: the bytes are not what the header sealed.
-  absl::StatusOr<BlockPin> Publish(PrivateBlock block, const BlockHeader& header);
+  absl::StatusOr<BlockPin> Publish(PrivateBlock&& block, const BlockHeader& header);
+  // A second pin of the same copy.
+  BlockPin Share(const BlockPin& pin);
 
   // Pins copies of a span of a chain in whichever tier holds them, for readers that take bytes away. NOT_FOUND: no such
   // chain, or part of it is gone. `count` blocks up to and including `last_key`, of which the first has index `first`.
@@ -215,7 +217,7 @@ class BlockStore {
   BlockPin MakePin(BlockCopy* copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool PinBoundReached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountMiss(MissReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { ++misses_[static_cast<size_t>(reason)]; }
-  absl::StatusOr<BlockPin> PublishVerified(PrivateBlock block, const BlockHeader& header);
+  absl::StatusOr<BlockPin> PublishVerified(PrivateBlock&& block, const BlockHeader& header);
   uint32_t IndexOf(const BlockHeader& header) const;
   // Bytes of a pinned memory copy: in place where the host can address them, else copied into `buffer`.
   absl::StatusOr<std::span<const std::byte>> MemoryBytes(const BlockCopy& copy, std::vector<std::byte>& buffer) const;

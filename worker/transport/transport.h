@@ -6,9 +6,9 @@
 //   Prepare -> Post -> (Poll | WaitForProgress)* -> finished -> (quiescent) -> Release
 //                       Cancel at any time
 //
-// Each transfer has a deadline and ends in exactly one result. A result is not quiescence: until `quiescent`, late bytes may
-// still land in the targets, so the caller keeps them reserved (contract 10). Headers and bytes are handed over as they
-// came; the caller verifies them before anything becomes findable.
+// Each transfer has a deadline and ends in exactly one result. A result is not quiescence: until `quiescent`, late
+// bytes may still land in the targets, so the caller keeps them reserved (contract 10). Headers and bytes are handed
+// over as they came; the caller verifies them before anything becomes findable.
 #ifndef KVMESH_WORKER_TRANSPORT_TRANSPORT_H_
 #define KVMESH_WORKER_TRANSPORT_TRANSPORT_H_
 
@@ -34,7 +34,8 @@ struct TransferRequest {
   std::string peer_address;  // host:port of the peer's Worker service
   std::string ticket;        // sealed bytes, kvstore/block/ticket.h
   LayoutFingerprint layout;
-  std::vector<std::span<std::byte>> targets;  // one per block of the span, block_bytes each
+  // One per block to take, block_bytes each: the ticket's leading blocks; fewer than its count ends the pull early.
+  std::vector<std::span<std::byte>> targets;
   absl::Time deadline;
 };
 
@@ -42,8 +43,9 @@ struct TransferProgress {
   // Headers of the leading blocks whose bytes are complete in their targets; grows until finished.
   std::vector<BlockHeader> arrived;  // those after the `seen` that the caller passed
   bool finished = false;
-  // Set once finished. OK: all blocks arrived. UNAVAILABLE: the peer is gone or refused for now. NOT_FOUND: it no longer
-  // holds the chain. PERMISSION_DENIED: the ticket was refused. DEADLINE_EXCEEDED. CANCELLED. DATA_LOSS: malformed stream.
+  // Set once finished. OK: all blocks arrived. UNAVAILABLE: the peer is gone or refused for now. NOT_FOUND: it no
+  // longer holds the chain. PERMISSION_DENIED: the ticket was refused. DEADLINE_EXCEEDED. CANCELLED. DATA_LOSS:
+  // malformed stream.
   absl::Status result;
   bool quiescent = false;  // no further write can come
 };

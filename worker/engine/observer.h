@@ -1,0 +1,33 @@
+// What the engine tells whoever keeps the metrics. All in tokens, bytes and seconds; called without locks held.
+#ifndef KVMESH_WORKER_ENGINE_OBSERVER_H_
+#define KVMESH_WORKER_ENGINE_OBSERVER_H_
+
+#include <array>
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace kvmesh {
+
+// Where a block of a resumed prefix was found.
+enum class HitSource : uint8_t { kDevice = 0, kHost = 1, kDisk = 2, kPeer = 3 };
+inline constexpr size_t kHitSources = 4;
+// Tokens by HitSource.
+using HitTokensBySource = std::array<uint64_t, kHitSources>;
+
+// Thread safe.
+class EngineObserver {
+ public:
+  virtual ~EngineObserver() = default;
+  // One resume ended. `requested`: full-block tokens asked for.
+  virtual void OnResume(uint64_t requested, const HitTokensBySource& hits, absl::Duration took) = 0;
+  // `tokens` were not found for `reason` (a MissReason name, or "fetch_<status>").
+  virtual void OnMiss(absl::string_view reason, uint64_t tokens) = 0;
+  // One pull from a peer ended; `outcome`: "ok" or a status name in lower case.
+  virtual void OnFetch(absl::string_view transport, absl::string_view outcome, uint64_t bytes, absl::Duration took) = 0;
+};
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_WORKER_ENGINE_OBSERVER_H_

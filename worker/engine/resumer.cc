@@ -1,0 +1,92 @@
+#include "worker/engine/resumer.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace kvmesh {
+namespace {
+
+HitSource SourceOf(Tier tier) { return static_cast<HitSource>(tier); }
+static_assert(static_cast<int>(HitSource::kDevice) == static_cast<int>(Tier::kDevice));
+static_assert(static_cast<int>(HitSource::kHost) == static_cast<int>(Tier::kHost));
+static_assert(static_cast<int>(HitSource::kDisk) == static_cast<int>(Tier::kDisk));
+
+}  // namespace
+
+HitTokensBySource ResumeResult::TokensBySource(uint32_t block_tokens) const {
+  HitTokensBySource tokens{};
+  for (const HitSource source : found_in) tokens[static_cast<size_t>(source)] += block_tokens;
+  return tokens;
+}
+
+Resumer::Resumer(BlockStore& store, PeerFetcher& fetcher, const Clock& clock, EngineObserver& observer)
+    : store_(store), fetcher_(fetcher), clock_(clock), observer_(observer), fetching_(clock), computing_(clock) {}
+
+ResumeResult Resumer::Resume(const ResumeRequest& request) {
+  const absl::Time start = clock_.Now();
+  ResumeResult result;
+  std::vector<bool> used(request.sources.size());
+  std::string reason;
+  while (result.pins.size() < request.keys.size()) {
+    const std::span<const BlockKey> rest = request.keys.subspan(result.pins.size());
+    BlockStore::Acquired acquired = store_.Acquire(rest, request.accepted, request.deadline);
+    for (size_t i = 0; i < acquired.pins.size(); ++i) {
+      result.pins.push_back(std::move(acquired.pins[i]));
+      result.found_in.push_back(SourceOf(acquired.found_in[i]));
+    }
+    if (result.pins.size() == request.keys.size()) break;
+    reason = std::string(MissReasonName(acquired.stopped_by));
+    if (acquired.stopped_by == MissReason::kPinLimit || acquired.stopped_by == MissReason::kPoolFull ||
+        acquired.stopped_by == MissReason::kDeadline) {
+      break;
+    }
+    if (ExtendFromPeer(request, used, result, reason)) continue;
+    const BlockKey& next = request.keys[result.pins.size()];
+    result.to_compute = computing_.ClaimLeading(request.keys.subspan(result.pins.size()));
+    if (result.to_compute.size() == 0) {
+      if (computing_.Wait(next, request.sibling_deadline)) continue;
+      break;
+    }
+    // A sibling may have sealed it between the look at the store and the claim.
+    if (store_.Lookup({&next, 1}, request.accepted).blocks[static_cast<size_t>(BlockSetKind::kDevice)] == 0) break;
+    result.to_compute.Reset();
+  }
+  const uint32_t block_tokens = static_cast<uint32_t>(store_.device().layout().block_tokens);
+  const uint64_t missed = (request.keys.size() - result.pins.size()) * uint64_t{block_tokens};
+  if (missed > 0) observer_.OnMiss(reason, missed);
+  observer_.OnResume(request.keys.size() * uint64_t{block_tokens}, result.TokensBySource(block_tokens),
+                     clock_.Now() - start);
+  return result;
+}
+
+bool Resumer::ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& used, ResumeResult& result,
+                             std::string& reason) {
+  const size_t have = result.pins.size();
+  for (size_t s = 0; s < request.sources.size(); ++s) {
+    const PeerSource& source = request.sources[s];
+    const uint64_t end = std::min<uint64_t>(uint64_t{source.first_block} + source.block_count, request.keys.size());
+    if (used[s] || source.first_block > have || end <= have || clock_.Now() >= request.deadline) continue;
+    SingleFlight::Claim claim = fetching_.ClaimLeading(request.keys.subspan(have, end - have));
+    if (claim.size() == 0) return fetching_.Wait(request.keys[have], request.deadline);
+    used[s] = true;  // a ticket serves once
+    const BlockKey parent = source.first_block == 0 ? RootAsParent(request.root) : request.keys[source.first_block - 1];
+    const size_t count = have + claim.size() - source.first_block;
+    PeerFetcher::Result fetched =
+        fetcher_.Fetch(request.root, parent, request.keys.subspan(source.first_block, count), source, request.deadline);
+    for (size_t i = have - source.first_block; i < fetched.pins.size(); ++i) {
+      result.pins.push_back(std::move(fetched.pins[i]));
+      result.found_in.push_back(HitSource::kPeer);
+    }
+    if (!fetched.status.ok()) {
+      reason = absl::StrCat("fetch_", absl::AsciiStrToLower(absl::StatusCodeToString(fetched.status.code())));
+    }
+    if (result.pins.size() > have) return true;
+  }
+  return false;
+}
+
+}  // namespace kvmesh

@@ -1,0 +1,57 @@
+// The one path by which a cached prefix comes back: local tiers, then siblings that are computing it, then peers, in
+// chain order, pinned on the device.
+#ifndef KVMESH_WORKER_ENGINE_RESUMER_H_
+#define KVMESH_WORKER_ENGINE_RESUMER_H_
+
+#include <span>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "kvstore/tiers/block_store.h"
+#include "worker/engine/observer.h"
+#include "worker/engine/peer_fetcher.h"
+#include "worker/engine/single_flight.h"
+
+namespace kvmesh {
+
+struct ResumeRequest {
+  RootKey root;
+  std::span<const BlockKey> keys;  // of all full blocks of the prompt
+  std::span<const PeerSource> sources;
+  LossyFormats accepted;
+  absl::Time deadline;          // of loads and fetches
+  absl::Time sibling_deadline;  // how long to wait for a sibling that computes the next block
+};
+
+struct ResumeResult {
+  std::vector<BlockPin> pins;       // device copies of the leading keys
+  std::vector<HitSource> found_in;  // one per pin
+  SingleFlight::Claim to_compute;   // blocks after the pins that this caller now computes for everybody
+
+  HitTokensBySource TokensBySource(uint32_t block_tokens) const;
+};
+
+// Thread safe. Never fails: what can't be had is left to compute, and counted by reason.
+class Resumer {
+ public:
+  Resumer(BlockStore& store, PeerFetcher& fetcher, const Clock& clock, EngineObserver& observer);
+
+  ResumeResult Resume(const ResumeRequest& request);
+
+  const SingleFlight& computing() const { return computing_; }
+
+ private:
+  // Extends `result` from a peer, or waits for another fetch of the same block. False: no source helped.
+  bool ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& used, ResumeResult& result, std::string& reason);
+
+  BlockStore& store_;
+  PeerFetcher& fetcher_;
+  const Clock& clock_;
+  EngineObserver& observer_;
+  SingleFlight fetching_;
+  SingleFlight computing_;
+};
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_WORKER_ENGINE_RESUMER_H_

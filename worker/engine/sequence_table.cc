@@ -1,0 +1,154 @@
+#include "worker/engine/sequence_table.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace kvmesh {
+
+absl::Status SequenceTable::CheckRoom() const {
+  MutexLock lock(mu_);
+  if (records_.size() < options_.max_sequences) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("sequences: the limit of ", options_.max_sequences, " is reached"));
+}
+
+absl::StatusOr<SequenceId> SequenceTable::Insert(std::unique_ptr<Sequence> sequence, uint64_t session,
+                                                 absl::Duration lease) {
+  if (lease == absl::ZeroDuration()) lease = options_.default_lease;
+  if (lease < absl::ZeroDuration() || lease > options_.max_lease) {
+    return absl::InvalidArgumentError(absl::StrCat("lease_ms: ", absl::ToInt64Milliseconds(lease), ", the limit is ",
+                                                   absl::ToInt64Milliseconds(options_.max_lease)));
+  }
+  MutexLock lock(mu_);
+  if (session != 0 && !sessions_.contains(session)) {
+    return absl::NotFoundError(absl::StrCat("session_id: no session ", session));
+  }
+  if (records_.size() >= options_.max_sequences) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("sequences: the limit of ", options_.max_sequences, " is reached"));
+  }
+  Record record;
+  record.slot = std::make_shared<Slot>();
+  {
+    MutexLock slot_lock(record.slot->mu);
+    record.slot->sequence = std::move(sequence);
+  }
+  const absl::Time now = clock_.Now();
+  record.session = session;
+  record.lease = lease;
+  record.end_of_life = now + options_.max_life;
+  record.deadline = session == 0 ? now + lease : record.end_of_life;
+  const SequenceId id(next_id_++);
+  records_.emplace(id, std::move(record));
+  return id;
+}
+
+absl::StatusOr<SequenceTable::Borrowed> SequenceTable::Borrow(SequenceId id) {
+  std::shared_ptr<Slot> slot;
+  const auto missing = [id] { return absl::NotFoundError(absl::StrCat("sequence_id: no sequence ", id.value())); };
+  {
+    MutexLock lock(mu_);
+    const auto it = records_.find(id);
+    const absl::Time now = clock_.Now();
+    if (it == records_.end() || it->second.deadline <= now) return missing();
+    if (it->second.session == 0) it->second.deadline = std::min(now + it->second.lease, it->second.end_of_life);
+    slot = it->second.slot;
+  }
+  Borrowed borrowed(std::move(slot));
+  if (borrowed.operator->() == nullptr) return missing();
+  return borrowed;
+}
+
+absl::StatusOr<absl::Time> SequenceTable::LeaseDeadline(SequenceId id) const {
+  MutexLock lock(mu_);
+  const auto it = records_.find(id);
+  if (it == records_.end()) return absl::NotFoundError(absl::StrCat("sequence_id: no sequence ", id.value()));
+  return it->second.deadline;
+}
+
+void SequenceTable::Drop(Record record) {
+  // Waits for the call that uses it, then lets go of its blocks.
+  MutexLock lock(record.slot->mu);
+  record.slot->sequence.reset();
+}
+
+absl::Status SequenceTable::Close(SequenceId id) {
+  Record record;
+  {
+    MutexLock lock(mu_);
+    const auto it = records_.find(id);
+    if (it == records_.end()) return absl::NotFoundError(absl::StrCat("sequence_id: no sequence ", id.value()));
+    record = std::move(it->second);
+    records_.erase(it);
+  }
+  Drop(std::move(record));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> SequenceTable::OpenSession() {
+  MutexLock lock(mu_);
+  if (sessions_.size() >= options_.max_sessions) {
+    return absl::ResourceExhaustedError(absl::StrCat("sessions: the limit of ", options_.max_sessions, " is reached"));
+  }
+  const uint64_t session = next_id_++;
+  sessions_.insert(session);
+  return session;
+}
+
+void SequenceTable::CloseSession(uint64_t session) {
+  std::vector<Record> dropped;
+  {
+    MutexLock lock(mu_);
+    sessions_.erase(session);
+    for (auto it = records_.begin(); it != records_.end();) {
+      if (it->second.session == session) {
+        dropped.push_back(std::move(it->second));
+        records_.erase(it++);
+      } else {
+        ++it;
+      }
+    }
+  }
+  for (Record& record : dropped) Drop(std::move(record));
+}
+
+size_t SequenceTable::CloseExpired() {
+  std::vector<Record> dropped;
+  {
+    MutexLock lock(mu_);
+    const absl::Time now = clock_.Now();
+    for (auto it = records_.begin(); it != records_.end();) {
+      if (it->second.deadline <= now) {
+        dropped.push_back(std::move(it->second));
+        records_.erase(it++);
+      } else {
+        ++it;
+      }
+    }
+  }
+  for (Record& record : dropped) Drop(std::move(record));
+  return dropped.size();
+}
+
+void SequenceTable::CloseAll() {
+  absl::flat_hash_map<SequenceId, Record> all;
+  {
+    MutexLock lock(mu_);
+    all.swap(records_);
+  }
+  for (auto& [id, record] : all) Drop(std::move(record));
+}
+
+size_t SequenceTable::open_sequences() const {
+  MutexLock lock(mu_);
+  return records_.size();
+}
+
+size_t SequenceTable::open_sessions() const {
+  MutexLock lock(mu_);
+  return sessions_.size();
+}
+
+}  // namespace kvmesh

@@ -1,0 +1,98 @@
+// The open sequences of one worker: each lives by its lease, or by the client session that opened it.
+#ifndef KVMESH_WORKER_ENGINE_SEQUENCE_TABLE_H_
+#define KVMESH_WORKER_ENGINE_SEQUENCE_TABLE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/time/time.h"
+#include "kvstore/base/clock.h"
+#include "kvstore/base/mutex.h"
+#include "kvstore/base/strong_int.h"
+#include "worker/engine/sequence.h"
+
+namespace kvmesh {
+
+// Thread safe. A sequence is used by one call at a time.
+class SequenceTable {
+ public:
+  struct Options {
+    size_t max_sequences = 4096;
+    size_t max_sessions = 1024;
+    absl::Duration default_lease = absl::Seconds(30);
+    absl::Duration max_lease = absl::Minutes(10);
+    absl::Duration max_life = absl::Hours(1);  // of any sequence, renewed or in a session
+  };
+
+  SequenceTable(const Options& options, const Clock& clock) : options_(options), clock_(clock) {}
+
+ private:
+  struct Slot {
+    Mutex mu;
+    std::unique_ptr<Sequence> sequence ABSL_GUARDED_BY(mu);  // null once closed
+  };
+
+ public:
+  // Exclusive use of one sequence; the others wait.
+  class Borrowed {
+   public:
+    Borrowed(std::shared_ptr<Slot> slot) ABSL_NO_THREAD_SAFETY_ANALYSIS : slot_(std::move(slot)) { slot_->mu.Lock(); }
+    Borrowed(Borrowed&&) = default;
+    Borrowed& operator=(Borrowed&&) = delete;
+    ~Borrowed() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      if (slot_ != nullptr) slot_->mu.Unlock();
+    }
+    Sequence* operator->() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return slot_->sequence.get(); }
+    Sequence& operator*() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return *slot_->sequence; }
+
+   private:
+    friend class SequenceTable;
+    std::shared_ptr<Slot> slot_;
+  };
+
+  // RESOURCE_EXHAUSTED: max_sequences are open. Checked before the work of a resume.
+  absl::Status CheckRoom() const;
+  // `session` 0: by lease alone. A zero `lease` is the default. NOT_FOUND: no such session. INVALID_ARGUMENT: lease_ms
+  // above the maximum. RESOURCE_EXHAUSTED as above.
+  absl::StatusOr<SequenceId> Insert(std::unique_ptr<Sequence> sequence, uint64_t session, absl::Duration lease);
+  // Renews the lease. NOT_FOUND: no such sequence, closed or expired.
+  absl::StatusOr<Borrowed> Borrow(SequenceId id);
+  absl::StatusOr<absl::Time> LeaseDeadline(SequenceId id) const;
+  // NOT_FOUND: no such sequence.
+  absl::Status Close(SequenceId id);
+
+  // RESOURCE_EXHAUSTED: max_sessions are open.
+  absl::StatusOr<uint64_t> OpenSession();
+  // Closes the session and all its sequences.
+  void CloseSession(uint64_t session);
+  // Closes what has expired; returns how many.
+  size_t CloseExpired();
+  void CloseAll();
+
+  size_t open_sequences() const;
+  size_t open_sessions() const;
+
+ private:
+  struct Record {
+    std::shared_ptr<Slot> slot;
+    uint64_t session = 0;
+    absl::Duration lease;
+    absl::Time deadline;
+    absl::Time end_of_life;
+  };
+
+  static void Drop(Record record);
+
+  const Options options_;
+  const Clock& clock_;
+  mutable Mutex mu_;
+  absl::flat_hash_map<SequenceId, Record> records_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<uint64_t> sessions_ ABSL_GUARDED_BY(mu_);
+  uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;
+};
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_WORKER_ENGINE_SEQUENCE_TABLE_H_
