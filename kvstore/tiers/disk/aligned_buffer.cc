@@ -1,5 +1,6 @@
 #include "kvstore/tiers/disk/aligned_buffer.h"
 
+#include "kvstore/base/check.h"
 #include "kvstore/tiers/disk/file_io.h"
 
 namespace kvmesh {
@@ -32,7 +33,7 @@ AlignedBuffer AlignedBufferPool::Take() {
     }
   }
   void* data = std::aligned_alloc(kDiskPageBytes, buffer_bytes_);
-  if (data == nullptr) std::abort();
+  KVMESH_CHECK(data != nullptr, "out of memory");
   return AlignedBuffer(this, static_cast<std::byte*>(data));
 }
 

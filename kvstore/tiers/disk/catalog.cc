@@ -2,11 +2,13 @@
 
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
+#include <rocksdb/env.h>
 #include <rocksdb/listener.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 
+#include <cstdarg>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -47,6 +49,15 @@ class FailureListener : public rocksdb::EventListener {
   const std::shared_ptr<std::atomic<bool>> failed_;
 };
 
+// RocksDB's own log is left out: a full file system would fail its writer, and builds with assertions abort at the
+// next line. Errors reach the caller as statuses.
+class NoLog : public rocksdb::Logger {
+ public:
+  NoLog() : rocksdb::Logger(rocksdb::FATAL_LEVEL) {}
+  using rocksdb::Logger::Logv;
+  void Logv(const char*, va_list) override {}
+};
+
 rocksdb::Options MakeOptions(const std::shared_ptr<std::atomic<bool>>& failed) {
   rocksdb::Options options;
   options.create_if_missing = true;
@@ -57,9 +68,7 @@ rocksdb::Options MakeOptions(const std::shared_ptr<std::atomic<bool>>& failed) {
   options.max_open_files = 64;
   options.max_background_jobs = 2;
   options.max_manifest_file_size = size_t{4} << 20;
-  options.keep_log_file_num = 2;
-  options.max_log_file_size = size_t{1} << 20;
-  options.info_log_level = rocksdb::WARN_LEVEL;
+  options.info_log = std::make_shared<NoLog>();
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   // Preallocation would take the space that a nearly full file system lacks.
@@ -115,6 +124,11 @@ absl::Status Catalog::Destroy(const std::string& path) {
   return absl::OkStatus();
 }
 
+absl::Status Catalog::Writable() const {
+  if (db_ == nullptr || !healthy()) return absl::UnavailableError("catalog: stopped by an error");
+  return absl::OkStatus();
+}
+
 absl::Status Catalog::Put(const EncodedHeader& header, const BlockKey& key, DiskSlot slot) {
   std::string value;
   value.reserve(kCatalogValueBytes);
@@ -123,7 +137,7 @@ absl::Status Catalog::Put(const EncodedHeader& header, const BlockKey& key, Disk
 
   MutexLock stripe(StripeOf(key));
   ReaderLock lock(mu_);
-  if (db_ == nullptr) return absl::UnavailableError("catalog: closed after an error");
+  KVMESH_RETURN_IF_ERROR(Writable());
   const absl::Status status = ToStatus(db_->Put(rocksdb::WriteOptions(), KeySlice(key), value), "put");
   if (!status.ok()) failed_->store(true, std::memory_order_release);
   return status;
@@ -132,7 +146,7 @@ absl::Status Catalog::Put(const EncodedHeader& header, const BlockKey& key, Disk
 absl::Status Catalog::Remove(const BlockKey& key, DiskSlot slot) {
   MutexLock stripe(StripeOf(key));
   ReaderLock lock(mu_);
-  if (db_ == nullptr) return absl::UnavailableError("catalog: closed after an error");
+  KVMESH_RETURN_IF_ERROR(Writable());
   std::string value;
   const rocksdb::Status found = db_->Get(rocksdb::ReadOptions(), KeySlice(key), &value);
   if (found.IsNotFound()) return absl::OkStatus();
@@ -147,7 +161,7 @@ absl::Status Catalog::Remove(const BlockKey& key, DiskSlot slot) {
 
 absl::Status Catalog::RemoveKeys(std::span<const std::string> keys) {
   ReaderLock lock(mu_);
-  if (db_ == nullptr) return absl::UnavailableError("catalog: closed after an error");
+  KVMESH_RETURN_IF_ERROR(Writable());
   rocksdb::WriteBatch batch;
   for (const std::string& key : keys) batch.Delete(key);
   const absl::Status status = ToStatus(db_->Write(rocksdb::WriteOptions(), &batch), "delete");

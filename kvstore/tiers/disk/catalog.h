@@ -62,6 +62,7 @@ class Catalog {
 
   Catalog(std::string path, std::shared_ptr<std::atomic<bool>> failed, std::unique_ptr<rocksdb::DB> db);
 
+  absl::Status Writable() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   Mutex& StripeOf(const BlockKey& key) { return stripes_[key.bytes[0] % kStripes]; }
 
   const std::string path_;

@@ -1,13 +1,13 @@
 #include "kvstore/tiers/disk/slot_table.h"
 
-#include <cassert>
+#include "kvstore/base/check.h"
 
 namespace kvmesh {
 
 void SlotTable::AddFree(uint64_t first, uint64_t count) {
   if (entries_.size() < first + count) entries_.resize(first + count);
   for (uint64_t i = first + count; i > first; --i) {
-    assert(entries_[i - 1].state == State::kAbsent);
+    KVMESH_CHECK(entries_[i - 1].state == State::kAbsent, "slot in another state");
     entries_[i - 1].state = State::kFree;
     free_.push_back(i - 1);
   }
@@ -38,19 +38,19 @@ std::optional<DiskSlot> SlotTable::Take() {
 }
 
 void SlotTable::FinishWrite(DiskSlot slot, const BlockKey& key) {
-  assert(entries_[slot.value()].state == State::kWriting);
+  KVMESH_CHECK(entries_[slot.value()].state == State::kWriting, "slot in another state");
   entries_[slot.value()] = {key, State::kUsed};
   ++used_;
 }
 
 void SlotTable::AbortWrite(DiskSlot slot) {
-  assert(entries_[slot.value()].state == State::kWriting);
+  KVMESH_CHECK(entries_[slot.value()].state == State::kWriting, "slot in another state");
   entries_[slot.value()].state = State::kFree;
   free_.push_back(slot.value());
 }
 
 void SlotTable::MarkBad(DiskSlot slot) {
-  assert(entries_[slot.value()].state == State::kWriting);
+  KVMESH_CHECK(entries_[slot.value()].state == State::kWriting, "slot in another state");
   entries_[slot.value()].state = State::kBad;
 }
 
@@ -61,7 +61,7 @@ std::optional<BlockKey> SlotTable::BeginErase(DiskSlot slot) {
 }
 
 void SlotTable::FinishErase(DiskSlot slot) {
-  assert(entries_[slot.value()].state == State::kErasing);
+  KVMESH_CHECK(entries_[slot.value()].state == State::kErasing, "slot in another state");
   entries_[slot.value()].state = State::kFree;
   free_.push_back(slot.value());
   --used_;
