@@ -1,0 +1,157 @@
+#include "worker/transport/grpc/fetch_server.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kvstore/base/check.h"
+
+namespace kvmesh {
+
+absl::string_view FetchRefusalName(FetchRefusal reason) {
+  switch (reason) {
+    case FetchRefusal::kMalformed:
+      return "malformed";
+    case FetchRefusal::kForged:
+      return "forged";
+    case FetchRefusal::kExpired:
+      return "expired";
+    case FetchRefusal::kWrongSender:
+      return "wrong_sender";
+    case FetchRefusal::kWrongReceiver:
+      return "wrong_receiver";
+    case FetchRefusal::kServedBefore:
+      return "served_before";
+    case FetchRefusal::kNotHeld:
+      return "not_held";
+    case FetchRefusal::kBusy:
+      return "busy";
+    case FetchRefusal::kTicketMemory:
+      return "ticket_memory";
+  }
+  return "unknown";
+}
+
+FetchServer::FetchServer(Options options) : options_(std::move(options)), used_(options_.max_used_tickets) {
+  KVMESH_CHECK(options_.store != nullptr, "a fetch server without a block store");
+  KVMESH_CHECK(options_.piece_bytes >= 1 && options_.piece_bytes <= kMaxPieceBytes, "piece_bytes out of range");
+}
+
+absl::Status FetchServer::Refuse(FetchRefusal reason, absl::Status status) {
+  MutexLock lock(mu_);
+  ++counters_.refused[static_cast<size_t>(reason)];
+  return status;
+}
+
+absl::Status FetchServer::Serve(const v1::FetchBlocksRequest& request, const PieceWriter& write) {
+  {
+    MutexLock lock(mu_);
+    if (counters_.serves_in_flight >= options_.max_serves) {
+      ++counters_.refused[static_cast<size_t>(FetchRefusal::kBusy)];
+      return absl::ResourceExhaustedError(
+          absl::StrCat("fetches served: the limit of ", options_.max_serves, " is reached"));
+    }
+    ++counters_.serves_in_flight;
+  }
+  absl::Status status = ServeAdmitted(request, write);
+  MutexLock lock(mu_);
+  --counters_.serves_in_flight;
+  return status;
+}
+
+absl::Status FetchServer::Serve(const grpc::ServerContext& context, const v1::FetchBlocksRequest& request,
+                                grpc::ServerWriter<v1::BlockPiece>& writer) {
+  if (context.deadline() == std::chrono::system_clock::time_point::max()) {
+    return Refuse(FetchRefusal::kMalformed, absl::InvalidArgumentError("deadline: the call has none"));
+  }
+  return Serve(request, [&writer](const v1::BlockPiece& piece) { return writer.Write(piece); });
+}
+
+absl::Status FetchServer::ServeAdmitted(const v1::FetchBlocksRequest& request, const PieceWriter& write) {
+  const absl::StatusOr<Ticket> ticket = CheckRequest(request);
+  if (!ticket.ok()) return ticket.status();
+  KVMESH_RETURN_IF_ERROR(UseTicket(*ticket));
+  absl::StatusOr<std::vector<BlockPin>> pins = options_.store->PinForRead(
+      ticket->root, ticket->last_key, ticket->first_block, ticket->block_count, ticket->accepted);
+  if (!pins.ok()) return Refuse(FetchRefusal::kNotHeld, pins.status());
+  return Stream(*std::move(pins), write);
+}
+
+absl::StatusOr<Ticket> FetchServer::CheckRequest(const v1::FetchBlocksRequest& request) {
+  absl::StatusOr<Ticket> ticket = OpenTicket(request.ticket(), options_.ticket_key, options_.clock->Now());
+  if (absl::IsPermissionDenied(ticket.status())) return Refuse(FetchRefusal::kForged, ticket.status());
+  if (absl::IsDeadlineExceeded(ticket.status())) return Refuse(FetchRefusal::kExpired, ticket.status());
+  if (!ticket.ok()) return Refuse(FetchRefusal::kMalformed, ticket.status());
+
+  if (ticket->sender != options_.worker_id || ticket->sender_incarnation != options_.incarnation) {
+    return Refuse(FetchRefusal::kWrongSender, absl::PermissionDeniedError("ticket: for another sender"));
+  }
+  const std::optional<Incarnation> receiver = Incarnation::FromBytes(request.receiver_incarnation());
+  if (!receiver) {
+    return Refuse(FetchRefusal::kMalformed, absl::InvalidArgumentError("receiver_incarnation: must be 16 bytes"));
+  }
+  if (ticket->receiver != request.receiver_id() || ticket->receiver_incarnation != *receiver) {
+    return Refuse(FetchRefusal::kWrongReceiver, absl::PermissionDeniedError("ticket: for another receiver"));
+  }
+  const std::optional<LayoutFingerprint> layout = LayoutFingerprint::FromBytes(request.layout_fingerprint());
+  if (!layout || *layout != options_.store->layout_fingerprint()) {
+    return Refuse(FetchRefusal::kMalformed, absl::InvalidArgumentError("layout_fingerprint: not this worker's"));
+  }
+  return ticket;
+}
+
+absl::Status FetchServer::UseTicket(const Ticket& ticket) {
+  const absl::Time now = options_.clock->Now();
+  UsedTickets::Answer answer;
+  {
+    MutexLock lock(mu_);
+    answer = used_.Use(ticket.id, ticket.expiry, now);
+  }
+  switch (answer) {
+    case UsedTickets::Answer::kFresh:
+      break;
+    case UsedTickets::Answer::kUsed:
+      return Refuse(FetchRefusal::kServedBefore, absl::PermissionDeniedError("ticket: served before"));
+    case UsedTickets::Answer::kFull:
+      return Refuse(FetchRefusal::kTicketMemory,
+                    absl::ResourceExhaustedError(
+                        absl::StrCat("used tickets: the limit of ", options_.max_used_tickets, " is reached")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FetchServer::Stream(std::vector<BlockPin> pins, const PieceWriter& write) {
+  std::vector<std::byte> buffer;
+  v1::BlockPiece scratch;
+  for (BlockPin& pin : pins) {
+    const absl::StatusOr<std::span<const std::byte>> bytes = VerifiedBytes(pin, buffer);
+    if (!bytes.ok()) return bytes.status();
+    if (!WriteBlock(pin.header(), *bytes, options_.piece_bytes, scratch, write)) {
+      return absl::CancelledError("the receiver is gone");
+    }
+    pin.Reset();
+    MutexLock lock(mu_);
+    counters_.served_bytes += bytes->size();
+    ++counters_.served_blocks;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::span<const std::byte>> FetchServer::VerifiedBytes(const BlockPin& pin,
+                                                                      std::vector<std::byte>& buffer) {
+  const std::span<const std::byte> in_place = options_.store->BytesInPlace(pin);
+  if (!in_place.empty() && VerifyBlock(pin.header(), in_place).ok()) return in_place;
+  // Not addressable, or wrong: Read says which, and erases a wrong copy.
+  buffer.resize(static_cast<size_t>(options_.store->device().layout().block_bytes));
+  const absl::Status read = options_.store->Read(pin, buffer);
+  if (absl::IsDataLoss(read)) return read;
+  if (!read.ok()) return absl::UnavailableError(read.message());
+  return std::span<const std::byte>(buffer);
+}
+
+FetchServer::Counters FetchServer::counters() const {
+  MutexLock lock(mu_);
+  return counters_;
+}
+
+}  // namespace kvmesh
