@@ -1,5 +1,6 @@
 #include "kvstore/service/grpc_server.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -9,9 +10,9 @@
 
 #include <chrono>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "kvstore/service/host_port.h"
+#include "kvstore/service/log.h"
 
 namespace kvmesh {
 namespace {
@@ -28,9 +29,18 @@ constexpr int kMaxBackoffMs = 1'000;
 
 constexpr int kMaxConcurrentStreams = 4096;  // per connection
 
-// Both act on builders made later, process-wide.
-void EnableHealthAndReflection() {
+// gRPC's own messages, in the form of ours.
+void LogGrpcMessage(gpr_log_func_args* args) {
+  const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kError
+                         : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
+                                                                   : LogLevel::kDebug;
+  Log(level, "grpc", args->message, {{"file", args->file}, {"line", args->line}});
+}
+
+// All three are process-wide; the last two act on builders made later.
+void SetUpGrpc() {
   static const bool done = [] {
+    gpr_set_log_function(LogGrpcMessage);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     return true;
@@ -38,21 +48,12 @@ void EnableHealthAndReflection() {
   static_cast<void>(done);
 }
 
-bool HasPort(absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  return colon != absl::string_view::npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) &&
-         port >= 0 && port <= 65535;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options) {
-  if (!HasPort(options.address)) {
-    return absl::InvalidArgumentError(absl::StrCat("listen address `", options.address, "`: must be host:port"));
-  }
+  if (const auto address = ParseHostPort(options.address); !address.ok()) return address.status();
   if (options.credentials == nullptr) return absl::InvalidArgumentError("listen credentials: missing");
-  EnableHealthAndReflection();
+  SetUpGrpc();
 
   grpc::ServerBuilder builder;
   int port = 0;
@@ -96,6 +97,7 @@ void GrpcServer::Shutdown(absl::Duration grace) {
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  SetUpGrpc();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);

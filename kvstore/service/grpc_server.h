@@ -29,7 +29,7 @@ struct GrpcServerOptions {
 };
 
 // Lifecycle: Start, serve, Shutdown, destroy. Health checking and reflection are served beside the services. The port
-// is never shared with another server (no SO_REUSEPORT). Thread safe.
+// is never shared with another server (no SO_REUSEPORT). gRPC's own messages go to Log. Thread safe.
 class GrpcServer {
  public:
   // Listens and serves. INVALID_ARGUMENT: an address that is not host:port, no credentials. UNAVAILABLE naming the

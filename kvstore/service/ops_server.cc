@@ -1,12 +1,18 @@
 #include "kvstore/service/ops_server.h"
 
 #include <civetweb.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "kvstore/service/host_port.h"
 #include "kvstore/service/log.h"
 
 namespace kvmesh {
@@ -16,6 +22,7 @@ constexpr char kText[] = "text/plain; charset=utf-8";
 constexpr char kMetricsText[] = "text/plain; version=0.0.4; charset=utf-8";
 constexpr char kRequestTimeoutMs[] = "5000";
 constexpr int kMaxThreads = 64;
+constexpr std::chrono::milliseconds kKnockInterval{5};
 
 struct Reply {
   int code = 200;
@@ -29,13 +36,38 @@ int LogMessage(const mg_connection*, const char* message) {
   return 1;
 }
 
-// host:port with a port in range; the host must be an IP address (civetweb resolves no names).
-bool IsAddress(absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  return colon != absl::string_view::npos && colon > 0 && address.find(',') == absl::string_view::npos &&
-         absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 && port <= 65535;
-}
+// Connects to the listener again and again until destroyed: civetweb looks at its stop flag only every two seconds, or
+// when a connection comes.
+class Knocker {
+ public:
+  Knocker(const std::string& host, int port) : thread_([this, host, port] { Run(host, port); }) {}
+  ~Knocker() {
+    done_.store(true);
+    thread_.join();
+  }
+
+ private:
+  void Run(const std::string& host, int port) {
+    addrinfo hints = {};
+    hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* address = nullptr;
+    // A connection to a wildcard address reaches this machine.
+    if (getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &address) != 0) return;
+    while (!done_.load()) {
+      const int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+      if (fd >= 0) {
+        static_cast<void>(connect(fd, address->ai_addr, address->ai_addrlen));
+        std::this_thread::sleep_for(kKnockInterval);
+        close(fd);
+      }
+    }
+    freeaddrinfo(address);
+  }
+
+  std::atomic<bool> done_ = false;
+  std::thread thread_;
+};
 
 }  // namespace
 
@@ -70,9 +102,8 @@ struct OpsHandler {
 OpsServer::OpsServer(OpsServerOptions options, Metrics& metrics) : options_(std::move(options)), metrics_(metrics) {}
 
 absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(OpsServerOptions options, Metrics& metrics) {
-  if (!IsAddress(options.address)) {
-    return absl::InvalidArgumentError(absl::StrCat("ops address `", options.address, "`: must be IP:port"));
-  }
+  const absl::StatusOr<HostPort> host_port = ParseHostPort(options.address);
+  if (!host_port.ok()) return host_port.status();
   if (options.threads < 1 || options.threads > kMaxThreads) {
     return absl::InvalidArgumentError(absl::StrCat("ops threads ", options.threads, ", must be 1 to ", kMaxThreads));
   }
@@ -106,12 +137,16 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(OpsServerOptions opt
   }
   mg_server_port port = {};
   if (mg_get_server_ports(server->context_, 1, &port) == 1) server->port_ = port.port;
+  server->host_ = host_port->host;
   return server;
 }
 
 OpsServer::~OpsServer() {
   if (context_ == nullptr) return;
-  mg_stop(context_);
+  {
+    Knocker knocker(host_, port_);
+    mg_stop(context_);
+  }
   mg_exit_library();
 }
 

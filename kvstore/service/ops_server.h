@@ -44,6 +44,7 @@ class OpsServer {
   const OpsServerOptions options_;
   Metrics& metrics_;
   mg_context* context_ = nullptr;
+  std::string host_;
   int port_ = 0;
 };
 

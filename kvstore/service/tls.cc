@@ -124,7 +124,7 @@ absl::StatusOr<std::string> PeerTenant(const grpc::ServerContextBase& context) {
   const bool tls = !type.empty() && type[0] == GRPC_SSL_TRANSPORT_SECURITY_TYPE;
   if (!tls && names.empty()) return std::string();
   if (names.size() != 1 || names[0].empty()) {
-    return absl::UnauthenticatedError("client certificate: must have exactly one common name, the tenant");
+    return absl::UnauthenticatedError("client certificate: must have a common name, the tenant");
   }
   return std::string(names[0].data(), names[0].size());
 }

@@ -43,7 +43,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(c
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const TlsOptions& options);
 
 // The tenant of a call: the common name of the client's certificate under TLS, empty without TLS (all callers are then
-// one trusted user). UNAUTHENTICATED: TLS, but the certificate has no common name or several.
+// one trusted user). UNAUTHENTICATED: TLS, but the certificate has no common name.
 absl::StatusOr<std::string> PeerTenant(const grpc::ServerContextBase& context);
 
 }  // namespace kvmesh
