@@ -172,11 +172,11 @@ void RmsNorm(const float* x, const float* weight, float eps, int64_t rows, int64
   }
 }
 
-// exp(x), x limited to [-87, 88]: 2^n * exp(r), r = x - n * ln 2 in [-ln 2 / 2, ln 2 / 2]. Polynomial and split of ln 2
-// from Cephes' expf; within 2 units in the last place.
+// exp(x): 2^n * exp(r), r = x - n * ln 2 in [-ln 2 / 2, ln 2 / 2]. Polynomial and split of ln 2 from Cephes' expf;
+// within 2 units in the last place. Below -87 it stays at exp(-87); above 88.3, where n is 128, it is infinite.
 inline Packet Exp(Packet x) {
   const auto constant = [](float value) { return packet::pset1<Packet>(value); };
-  x = packet::pmin(packet::pmax(x, constant(-87.0f)), constant(88.0f));
+  x = packet::pmin(packet::pmax(x, constant(-87.0f)), constant(89.0f));
   const Packet n = packet::pfloor(packet::pmadd(x, constant(1.44269504088896341f), constant(0.5f)));
   Packet r = packet::pmadd(n, constant(-0.693359375f), x);
   r = packet::pmadd(n, constant(2.12194440e-4f), r);
