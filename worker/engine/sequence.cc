@@ -52,15 +52,18 @@ absl::Status Sequence::Extend(std::span<const uint32_t> tokens) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int64_t>> Sequence::PrepareSlots(uint64_t start, uint64_t count, int32_t first_layer) {
+absl::StatusOr<std::vector<int64_t>> Sequence::PrepareSlots(uint64_t start, uint64_t count, int32_t first_layer,
+                                                            int32_t layers) {
   const uint64_t end = start + count;
   if (end > tokens_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("start_position: the end ", end, " is beyond the ", tokens_.size(), " known tokens"));
   }
-  if (start > written_[static_cast<size_t>(first_layer)]) {
-    return absl::InvalidArgumentError(absl::StrCat("start_position: ", start, " leaves a gap after position ",
-                                                   written_[static_cast<size_t>(first_layer)]));
+  const auto first = written_.begin() + first_layer;
+  const uint64_t written = *std::min_element(first, first + layers);
+  if (start > written) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("start_position: ", start, " leaves a gap after position ", written));
   }
   while (entries_.size() * uint64_t{block_tokens_} < end) {
     absl::StatusOr<PrivateBlock> block = store_.Allocate();

@@ -30,6 +30,7 @@ class Sequence {
   bool publishes() const { return publish_; }
   // Positions whose K/V is complete.
   uint64_t ready() const;
+  uint64_t written(int32_t layer) const { return written_[static_cast<size_t>(layer)]; }
   // c of an n-token sequence: min(ready, n-1); the last token is always computed (contract 4).
   uint64_t computed_tokens() const;
   std::vector<uint32_t> block_table() const;
@@ -39,9 +40,13 @@ class Sequence {
   absl::Status Extend(std::span<const uint32_t> tokens);
 
   // Slots to write for [start, start + count), -1 for positions that are ready already. Allocates blocks as needed.
-  // INVALID_ARGUMENT: start leaves a gap after what `layer` has, or the end is beyond the known tokens.
+  // INVALID_ARGUMENT: start leaves a gap after what one of the layers has, or the end is beyond the known tokens.
   // RESOURCE_EXHAUSTED: as BlockStore::Allocate.
-  absl::StatusOr<std::vector<int64_t>> PrepareSlots(uint64_t start, uint64_t count, int32_t first_layer = 0);
+  absl::StatusOr<std::vector<int64_t>> PrepareSlots(uint64_t start, uint64_t count, int32_t first_layer,
+                                                    int32_t layers);
+  absl::StatusOr<std::vector<int64_t>> PrepareSlots(uint64_t start, uint64_t count) {
+    return PrepareSlots(start, count, 0, static_cast<int32_t>(written_.size()));
+  }
 
   // The K/V of layers [first_layer, first_layer + layers) is written up to position `end`. Seals every block that is
   // complete.

@@ -1,0 +1,93 @@
+// Greedy generation over a block store: resumes the prompt's prefix, computes the rest in chunks, then token by token.
+#ifndef KVMESH_WORKER_GENERATE_GENERATOR_H_
+#define KVMESH_WORKER_GENERATE_GENERATOR_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "kvstore/base/clock.h"
+#include "kvstore/base/mutex.h"
+#include "kvstore/block/cache_identity.h"
+#include "kvstore/block/secrets.h"
+#include "kvstore/tiers/block_store.h"
+#include "worker/engine/resumer.h"
+#include "worker/engine/sequence.h"
+#include "worker/model/llama_model.h"
+
+namespace kvmesh {
+
+inline constexpr uint32_t kMaxGenerateTokens = 65536;
+
+// The identity of what `model` computes into a pool of `layout`: model and revision, rotation, block size, and numerics
+// that name compute type, pool format, and the kernels in use, since those decide bits.
+CacheIdentity ModelIdentity(const LlamaModel& model, const BlockLayout& layout);
+
+struct GenerateJob {
+  RootKey root;
+  std::vector<uint32_t> prompt;
+  uint32_t max_tokens = 0;
+  std::vector<PeerSource> sources;
+  bool no_cache = false;
+  absl::Time deadline;
+};
+
+struct GenerateStart {
+  uint64_t computed_tokens = 0;  // last-token rule applied
+  HitTokensBySource hits{};
+};
+
+// What a run tells its caller. False ends it with CANCELLED.
+struct GenerateEvents {
+  std::function<bool(const GenerateStart&)> on_start;
+  std::function<bool(uint32_t)> on_token;
+};
+
+// Thread safe; runs share the model's threads.
+class Generator {
+ public:
+  struct Options {
+    uint32_t prefill_chunk = 256;  // tokens per forward pass of a prompt
+    uint32_t max_runs = 64;        // at once
+    absl::Duration sibling_wait = absl::Seconds(10);
+  };
+  // None is owned.
+  Generator(const LlamaModel& model, BlockStore& store, Resumer& resumer, const Clock& clock, const Options& options);
+
+  // INVALID_ARGUMENT names the field: an empty prompt, an id outside the vocabulary, a length beyond the model's
+  // positions, max_tokens outside 1..kMaxGenerateTokens. RESOURCE_EXHAUSTED: too many runs, or no room in the pool.
+  // DEADLINE_EXCEEDED, CANCELLED. Stops at an end-of-sequence id, which is not reported.
+  absl::Status Run(const GenerateJob& job, const GenerateEvents& events);
+
+  // For heartbeats.
+  uint64_t queued_tokens() const { return queued_tokens_.load(std::memory_order_relaxed); }
+  uint32_t runs() const { return runs_.load(std::memory_order_relaxed); }
+  // Moving average of measured prefill; 0 before the first.
+  double prefill_tokens_per_second() const;
+
+ private:
+  absl::Status Check(const GenerateJob& job) const;
+  absl::Status RunAdmitted(const GenerateJob& job, const GenerateEvents& events);
+  // Computes [from, end) and returns the logits of the last position.
+  absl::StatusOr<std::vector<float>> Prefill(Sequence& sequence, uint64_t from, const GenerateJob& job);
+  absl::StatusOr<std::vector<float>> Step(Sequence& sequence, uint64_t from, uint64_t count, bool want_logits);
+  void NotePrefill(uint64_t tokens, absl::Duration took);
+
+  const LlamaModel& model_;
+  BlockStore& store_;
+  Resumer& resumer_;
+  const Clock& clock_;
+  const Options options_;
+  std::atomic<uint64_t> queued_tokens_{0};
+  std::atomic<uint32_t> runs_{0};
+  mutable Mutex mu_;
+  double prefill_rate_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_WORKER_GENERATE_GENERATOR_H_

@@ -1,0 +1,72 @@
+// Generate.
+#include <utility>
+
+#include "kvstore/service/grpc_status.h"
+#include "kvstore/service/trace_context.h"
+#include "worker/server/decode.h"
+#include "worker/server/worker_service.h"
+
+namespace kvmesh {
+
+grpc::Status WorkerService::Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                                     grpc::ServerWriter<v1::GenerateResponse>* writer) {
+  SlowCallLog call("worker", "Generate", *context, core_.options().slow_call);
+  return call.Finish(GenerateInto(*context, *request, *writer));
+}
+
+absl::Status WorkerService::GenerateInto(const grpc::ServerContext& context, const v1::GenerateRequest& request,
+                                         grpc::ServerWriter<v1::GenerateResponse>& writer) {
+  KVMESH_RETURN_IF_ERROR(CheckOpen());
+  Generator* generator = core_.generator();
+  if (generator == nullptr) return absl::FailedPreconditionError("generate: this worker has no model");
+  if ((request.tokens_size() > 0) == !request.text().empty()) {
+    return absl::InvalidArgumentError("tokens, text: exactly one must be set");
+  }
+  std::string tenant = request.tenant();
+  if (!core_.options().tls.insecure) {
+    absl::StatusOr<std::string> certified = PeerTenant(context);
+    if (!certified.ok()) return certified.status();
+    tenant = *std::move(certified);
+  }
+  const CacheIdentity identity = core_.OwnIdentity(tenant, request.cache_salt());
+  KVMESH_RETURN_IF_ERROR(ValidateIdentity(identity));
+  const absl::StatusOr<RootKey> root = core_.RootOf(identity);
+  if (!root.ok()) return root.status();
+  absl::StatusOr<std::vector<PeerSource>> sources = SourcesFromProto(request.sources());
+  if (!sources.ok()) return sources.status();
+
+  const Clock& clock = *core_.options().clock;
+  const absl::Time began = clock.Now();
+  GenerateJob job{.root = *root,
+                  .prompt = request.tokens_size() > 0
+                                ? std::vector<uint32_t>(request.tokens().begin(), request.tokens().end())
+                                : core_.vocabulary()->Encode(request.text()),
+                  .max_tokens = request.max_tokens(),
+                  .sources = *std::move(sources),
+                  .no_cache = request.no_cache(),
+                  .deadline = CallDeadline(context, clock)};
+  const uint64_t prompt_tokens = job.prompt.size();
+  uint64_t to_compute = 0;
+  bool first = true;
+  GenerateEvents events;
+  events.on_start = [&](const GenerateStart& start) {
+    to_compute = prompt_tokens - start.computed_tokens;
+    v1::GenerateResponse response;
+    v1::GenerateResponse::Start* out = response.mutable_start();
+    out->set_worker_id(core_.options().worker_id);
+    out->set_prompt_tokens(prompt_tokens);
+    out->set_computed_tokens(start.computed_tokens);
+    HitsToProto(start.hits, *out->mutable_hits());
+    return writer.Write(response);
+  };
+  events.on_token = [&](uint32_t token) {
+    if (std::exchange(first, false)) core_.worker_metrics().OnGenerate(to_compute, clock.Now() - began);
+    v1::GenerateResponse response;
+    response.mutable_token()->set_id(token);
+    response.mutable_token()->set_text(std::string(core_.vocabulary()->Piece(token)));
+    return writer.Write(response);
+  };
+  return generator->Run(job, events);
+}
+
+}  // namespace kvmesh

@@ -1,0 +1,106 @@
+// kvmesh-worker: reads flags, wires a WorkerServer, waits for SIGTERM.
+//
+// Shutdown: not ready and draining -> no new work -> running calls end -> memory is flushed to disk -> report streams
+// end.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kvstore/block/secrets.h"
+#include "kvstore/service/flags.h"
+#include "kvstore/service/log.h"
+#include "kvstore/service/signals.h"
+#include "kvstore/service/tls.h"
+#include "worker/server/worker_server.h"
+
+namespace kvmesh {
+namespace {
+
+struct Flags {
+  WorkerOptions options;
+  std::string secret_file;
+  std::string format = "fp32";
+  int32_t layers = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  uint64_t slow_ms = 1000;
+  uint64_t sibling_wait_ms = 10000;
+  uint64_t drain_ms = 10000;
+};
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  WorkerOptions& o = flags.options;
+  app.add_option("--id", o.worker_id, "Worker id, unique in the cluster (default: host name and port)");
+  app.add_option("--listen", o.listen, "host:port of the Worker service; port 0 takes a free one");
+  app.add_option("--advertise", o.advertise, "host:port by which peers reach it (default: what is listened on)");
+  app.add_option("--ops-listen", o.ops_listen, "ip:port of /healthz, /readyz and /metrics");
+  app.add_option("--coordinator", o.coordinators, "host:port of each coordinator")->delimiter(',');
+  AddTlsFlags(app, o.tls);
+  app.add_option("--cluster-secret-file", flags.secret_file, "Raw bytes shared by all servers");
+  app.add_option("--model", o.model_dir, "Folder of a LlamaForCausalLM model to run");
+  app.add_option("--threads", o.threads, "Threads of the model");
+  app.add_option("--kv-format", flags.format, "fp32 or bf16")->check(CLI::IsMember({"fp32", "bf16"}));
+  app.add_option("--block-tokens", o.block_tokens, "Tokens of a block");
+  app.add_option("--layers", flags.layers, "Without --model: layers of the engine's cache");
+  app.add_option("--kv-heads", flags.kv_heads, "Without --model: K/V heads");
+  app.add_option("--head-dim", flags.head_dim, "Without --model: head dimension");
+  app.add_option("--device-blocks", o.device_blocks, "Blocks of the device pool");
+  app.add_option("--host-blocks", o.host_blocks, "Blocks of the host tier; 0: none");
+  app.add_option("--disk-dir", o.disk_dir, "Folder of the disk tier (default: none)");
+  app.add_option("--disk-id", o.disk_id, "Owner of the folder (default: the worker id)");
+  app.add_option("--disk-bytes", o.disk_bytes, "Most bytes on disk; 0: no cap");
+  app.add_option("--disk-floor-bytes", o.disk_floor_bytes, "Bytes of the file system that are left free");
+  app.add_option("--disk-reserve-bytes", o.disk_reserve_bytes, "Bytes kept for the catalog");
+  app.add_option("--policy", o.policy, "Eviction policy: lru");
+  app.add_option("--max-pinned-fraction", o.max_pinned_fraction, "Share of the device pool that may be pinned");
+  app.add_option("--max-sequences", o.sequences.max_sequences, "Open sequences at most");
+  app.add_option("--sibling-wait-ms", flags.sibling_wait_ms, "Longest wait for a sibling that computes the same block");
+  app.add_option("--slow-ms", flags.slow_ms, "Calls at least this long are logged");
+  app.add_option("--drain-ms", flags.drain_ms, "Time that running calls have to end after SIGTERM");
+}
+
+absl::Status Complete(Flags& flags) {
+  WorkerOptions& o = flags.options;
+  if (o.worker_id.empty()) {
+    char host[64] = {};
+    gethostname(host, sizeof(host) - 1);
+    o.worker_id = absl::StrCat(host, "-", o.listen);
+  }
+  if (!flags.secret_file.empty()) {
+    absl::StatusOr<std::string> secret = ReadSecretFile(flags.secret_file);
+    if (!secret.ok())
+      return absl::Status(secret.status().code(), absl::StrCat("--cluster-secret-file: ", secret.status().message()));
+    o.cluster_secret = *std::move(secret);
+  }
+  o.format = flags.format == "bf16" ? KvFormat::kBf16 : KvFormat::kF32;
+  if (o.model_dir.empty() && flags.layers > 0 && flags.kv_heads > 0 && flags.head_dim > 0) {
+    o.layout = CanonicalLayout(o.format, flags.layers, flags.kv_heads, o.block_tokens, flags.head_dim);
+  }
+  o.slow_call = absl::Milliseconds(flags.slow_ms);
+  o.sibling_wait = absl::Milliseconds(flags.sibling_wait_ms);
+  return ValidateWorkerOptions(o);
+}
+
+int Main(int argc, char** argv) {
+  BlockSignals();
+  CLI::App app("kvmesh-worker: owns a paged K/V pool, resumes sequences from cached prefixes, serves peers.");
+  Flags flags;
+  AddFlags(app, flags);
+  ParseFlags(app, argc, argv);
+  ExitOnUsageError(app, Complete(flags));
+  absl::StatusOr<std::unique_ptr<WorkerServer>> server = WorkerServer::Start(flags.options);
+  if (!server.ok()) {
+    Log(LogLevel::kError, "worker", "cannot start", {{"error", server.status().ToString()}});
+    return 1;
+  }
+  WaitForShutdown(nullptr);
+  (*server)->Shutdown(absl::Milliseconds(flags.drain_ms));
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvmesh
+
+int main(int argc, char** argv) { return kvmesh::Main(argc, argv); }

@@ -1,0 +1,227 @@
+// OpenSequence, AppendKv, Attend, Fork, Truncate, CloseSequence, Session.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/paged_attention.h"
+#include "kernels/reshape_and_cache.h"
+#include "kvstore/service/grpc_status.h"
+#include "kvstore/service/trace_context.h"
+#include "kvstore/wire/wire.h"
+#include "worker/server/decode.h"
+#include "worker/server/worker_service.h"
+
+namespace kvmesh {
+namespace {
+
+// Query heads that Attend takes.
+constexpr uint32_t kMaxQueryHeads = 1024;
+
+// Makes `ids` the sequence's last tokens, up to position `end`; a repeated call finds them there. INVALID_ARGUMENT:
+// they neither follow the known tokens nor equal them.
+absl::Status ExtendTo(uint64_t end, const std::vector<uint32_t>& ids, Sequence& sequence) {
+  if (ids.empty()) return absl::OkStatus();
+  const std::vector<uint32_t>& known = sequence.tokens();
+  if (known.size() + ids.size() == end) return sequence.Extend(ids);
+  if (known.size() == end && ids.size() <= end && std::equal(ids.rbegin(), ids.rend(), known.rbegin())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("token_ids: ", ids.size(), " ids don't lead from the ", known.size(),
+                                                 " known tokens to position ", end));
+}
+
+}  // namespace
+
+absl::Status WorkerService::CheckOpen() const {
+  return core_.draining() ? absl::UnavailableError("worker: draining") : absl::OkStatus();
+}
+
+grpc::Status WorkerService::Session(grpc::ServerContext* context,
+                                    grpc::ServerReaderWriter<v1::SessionResponse, v1::SessionRequest>* stream) {
+  const absl::StatusOr<uint64_t> session = core_.sequences().OpenSession();
+  if (!session.ok()) return ToGrpcStatus(session.status());
+  v1::SessionResponse response;
+  response.set_session_id(*session);
+  stream->Write(response);
+  v1::SessionRequest request;
+  while (!context->IsCancelled() && stream->Read(&request)) {
+  }
+  core_.sequences().CloseSession(*session);
+  return grpc::Status::OK;
+}
+
+grpc::Status WorkerService::OpenSequence(grpc::ServerContext* context, const v1::OpenSequenceRequest* request,
+                                         v1::OpenSequenceResponse* response) {
+  SlowCallLog call("worker", "OpenSequence", *context, core_.options().slow_call);
+  return call.Finish(Open(*context, *request, *response));
+}
+
+absl::Status WorkerService::Open(const grpc::ServerContext& context, const v1::OpenSequenceRequest& request,
+                                 v1::OpenSequenceResponse& response) {
+  KVMESH_RETURN_IF_ERROR(CheckOpen());
+  KVMESH_RETURN_IF_ERROR(CheckTokenCount(static_cast<uint64_t>(request.tokens_size()), "tokens"));
+  const absl::StatusOr<RootKey> root = RootFor(context, request.identity());
+  if (!root.ok()) return root.status();
+  const absl::StatusOr<std::vector<PeerSource>> sources = SourcesFromProto(request.sources());
+  if (!sources.ok()) return sources.status();
+  KVMESH_RETURN_IF_ERROR(core_.sequences().CheckRoom());
+
+  auto sequence = std::make_unique<Sequence>(core_.store(), *root, !request.no_cache(),
+                                             std::vector<uint32_t>(request.tokens().begin(), request.tokens().end()));
+  HitTokensBySource hits{};
+  if (!request.no_cache()) {
+    const Clock& clock = *core_.options().clock;
+    const absl::Time deadline = CallDeadline(context, clock);
+    ResumeResult resumed =
+        core_.resumer().Resume({.root = *root,
+                                .keys = sequence->keys(),
+                                .sources = *sources,
+                                .accepted = LossyFormats(request.accepted_lossy_formats()),
+                                .deadline = deadline,
+                                .sibling_deadline = std::min(deadline, clock.Now() + core_.options().sibling_wait)});
+    hits = resumed.TokensBySource(static_cast<uint32_t>(core_.store().device().layout().block_tokens));
+    sequence->Adopt(std::move(resumed));
+  }
+  response.set_computed_tokens(sequence->computed_tokens());
+  HitsToProto(hits, *response.mutable_hits());
+  for (const uint32_t block : sequence->block_table()) response.add_block_table(block);
+  const absl::StatusOr<SequenceId> id = core_.sequences().Insert(
+      std::move(sequence), request.session_id(), absl::Milliseconds(static_cast<int64_t>(request.lease_ms())));
+  if (!id.ok()) return id.status();
+  response.set_sequence_id(id->value());
+  if (const auto lease = core_.sequences().LeaseDeadline(*id); lease.ok()) {
+    response.set_lease_deadline_ms(static_cast<uint64_t>(absl::ToUnixMillis(*lease)));
+  }
+  return absl::OkStatus();
+}
+
+grpc::Status WorkerService::AppendKv(grpc::ServerContext* context, const v1::AppendKvRequest* request,
+                                     v1::AppendKvResponse* response) {
+  SlowCallLog call("worker", "AppendKv", *context, core_.options().slow_call);
+  return call.Finish(Append(*request, *response));
+}
+
+absl::Status WorkerService::Append(const v1::AppendKvRequest& request, v1::AppendKvResponse& response) {
+  const BlockLayout& layout = core_.store().device().layout();
+  if (request.layers() == 0 || request.layers() > static_cast<uint32_t>(layout.layers) ||
+      request.first_layer() > static_cast<uint32_t>(layout.layers) - request.layers()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layers: ", request.first_layer(), " + ", request.layers(), ", the model has ", layout.layers));
+  }
+  KVMESH_RETURN_IF_ERROR(CheckTokenCount(request.tokens(), "tokens"));
+  const uint64_t per_layer = uint64_t{request.tokens()} * static_cast<uint64_t>(layout.kv_heads * layout.head_dim);
+  const absl::StatusOr<std::vector<float>> key = FloatsFromBytes(request.key(), per_layer * request.layers(), "key");
+  if (!key.ok()) return key.status();
+  const absl::StatusOr<std::vector<float>> value =
+      FloatsFromBytes(request.value(), per_layer * request.layers(), "value");
+  if (!value.ok()) return value.status();
+
+  absl::StatusOr<SequenceTable::Borrowed> sequence = core_.sequences().Borrow(SequenceId(request.sequence_id()));
+  if (!sequence.ok()) return sequence.status();
+  const uint64_t end = request.start_position() + request.tokens();
+  if (end < request.start_position()) return absl::InvalidArgumentError("start_position: out of range");
+  KVMESH_RETURN_IF_ERROR(ExtendTo(end, {request.token_ids().begin(), request.token_ids().end()}, **sequence));
+  const int32_t first_layer = static_cast<int32_t>(request.first_layer());
+  const int32_t layers = static_cast<int32_t>(request.layers());
+  const absl::StatusOr<std::vector<int64_t>> slots =
+      (*sequence)->PrepareSlots(request.start_position(), request.tokens(), first_layer, layers);
+  if (!slots.ok()) return slots.status();
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    ReshapeAndCache(std::span(*key).subspan(static_cast<size_t>(layer) * per_layer, per_layer),
+                    std::span(*value).subspan(static_cast<size_t>(layer) * per_layer, per_layer), *slots,
+                    first_layer + layer, core_.store().device().view());
+  }
+  (*sequence)->MarkWritten(first_layer, layers, end);
+  response.set_computed_tokens((*sequence)->ready());
+  for (const uint32_t block : (*sequence)->block_table()) response.add_block_table(block);
+  return absl::OkStatus();
+}
+
+grpc::Status WorkerService::Attend(grpc::ServerContext* context, const v1::AttendRequest* request,
+                                   v1::AttendResponse* response) {
+  SlowCallLog call("worker", "Attend", *context, core_.options().slow_call);
+  return call.Finish(AttendTo(*request, *response));
+}
+
+absl::Status WorkerService::AttendTo(const v1::AttendRequest& request, v1::AttendResponse& response) {
+  const BlockLayout& layout = core_.store().device().layout();
+  if (request.layer() >= static_cast<uint32_t>(layout.layers)) {
+    return absl::InvalidArgumentError(absl::StrCat("layer: ", request.layer(), ", the model has ", layout.layers));
+  }
+  if (request.q_heads() == 0 || request.q_heads() > kMaxQueryHeads ||
+      request.q_heads() % static_cast<uint32_t>(layout.kv_heads) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("q_heads: ", request.q_heads(), ", must be a multiple of ",
+                                                   layout.kv_heads, " up to ", kMaxQueryHeads));
+  }
+  KVMESH_RETURN_IF_ERROR(CheckTokenCount(request.tokens(), "tokens"));
+  const uint64_t values = uint64_t{request.tokens()} * request.q_heads() * static_cast<uint64_t>(layout.head_dim);
+  const absl::StatusOr<std::vector<float>> query = FloatsFromBytes(request.query(), values, "query");
+  if (!query.ok()) return query.status();
+  absl::StatusOr<SequenceTable::Borrowed> sequence = core_.sequences().Borrow(SequenceId(request.sequence_id()));
+  if (!sequence.ok()) return sequence.status();
+  const uint64_t written = (*sequence)->written(static_cast<int32_t>(request.layer()));
+  if (request.start_position() > written || request.tokens() > written - request.start_position()) {
+    return absl::InvalidArgumentError(absl::StrCat("start_position: ", request.start_position(), " + ",
+                                                   request.tokens(), " tokens, layer ", request.layer(), " has K/V of ",
+                                                   written));
+  }
+  const std::vector<uint32_t> table = (*sequence)->block_table();
+  const AttentionSequence part{.block_table = table,
+                               .first_position = static_cast<int64_t>(request.start_position()),
+                               .queries = static_cast<int64_t>(request.tokens())};
+  AttentionParams params;
+  params.q_heads = static_cast<int32_t>(request.q_heads());
+  params.scale = request.scale() != 0 ? request.scale() : 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
+  std::vector<float> out(values);
+  std::vector<float> lse(request.return_lse() ? uint64_t{request.tokens()} * request.q_heads() : 0);
+  PagedAttention(*query, {&part, 1}, static_cast<int32_t>(request.layer()), params, core_.store().device().view(), out,
+                 lse);
+  FloatsToBytes(out, *response.mutable_output());
+  FloatsToBytes(lse, *response.mutable_lse());
+  return absl::OkStatus();
+}
+
+grpc::Status WorkerService::Fork(grpc::ServerContext*, const v1::ForkRequest* request, v1::ForkResponse* response) {
+  std::unique_ptr<Sequence> fork;
+  {
+    absl::StatusOr<SequenceTable::Borrowed> sequence = core_.sequences().Borrow(SequenceId(request->sequence_id()));
+    if (!sequence.ok()) return ToGrpcStatus(sequence.status());
+    absl::StatusOr<std::unique_ptr<Sequence>> made = (*sequence)->Fork();
+    if (!made.ok()) return ToGrpcStatus(made.status());
+    fork = *std::move(made);
+  }
+  for (const uint32_t block : fork->block_table()) response->add_block_table(block);
+  const absl::StatusOr<SequenceId> id = core_.sequences().Insert(
+      std::move(fork), request->session_id(), absl::Milliseconds(static_cast<int64_t>(request->lease_ms())));
+  if (id.ok()) response->set_sequence_id(id->value());
+  return ToGrpcStatus(id.status());
+}
+
+grpc::Status WorkerService::Truncate(grpc::ServerContext*, const v1::TruncateRequest* request,
+                                     v1::TruncateResponse* response) {
+  absl::StatusOr<SequenceTable::Borrowed> sequence = core_.sequences().Borrow(SequenceId(request->sequence_id()));
+  if (!sequence.ok()) return ToGrpcStatus(sequence.status());
+  const absl::Status status = (*sequence)->Truncate(request->tokens());
+  response->set_computed_tokens((*sequence)->ready());
+  return ToGrpcStatus(status);
+}
+
+grpc::Status WorkerService::CloseSequence(grpc::ServerContext*, const v1::CloseSequenceRequest* request,
+                                          v1::CloseSequenceResponse*) {
+  return ToGrpcStatus(core_.sequences().Close(SequenceId(request->sequence_id())));
+}
+
+absl::StatusOr<RootKey> WorkerService::RootFor(const grpc::ServerContext& context,
+                                               const v1::CacheIdentity& proto) const {
+  absl::StatusOr<CacheIdentity> identity = IdentityFromProto(proto);
+  if (!identity.ok()) return identity.status();
+  if (!core_.options().tls.insecure) {
+    absl::StatusOr<std::string> tenant = PeerTenant(context);
+    if (!tenant.ok()) return tenant.status();
+    identity->tenant = *std::move(tenant);
+  }
+  return core_.RootOf(*identity);
+}
+
+}  // namespace kvmesh

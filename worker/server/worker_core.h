@@ -1,0 +1,94 @@
+// One worker without its server: pools, tiers, engine and model, put together and taken apart in order.
+#ifndef KVMESH_WORKER_SERVER_WORKER_CORE_H_
+#define KVMESH_WORKER_SERVER_WORKER_CORE_H_
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvstore/base/bytes.h"
+#include "kvstore/base/status.h"
+#include "kvstore/block/cache_identity.h"
+#include "kvstore/block/secrets.h"
+#include "kvstore/pool/block_pool.h"
+#include "kvstore/tiers/block_store.h"
+#include "kvstore/tiers/disk_tier.h"
+#include "worker/engine/peer_fetcher.h"
+#include "worker/engine/resumer.h"
+#include "worker/engine/sequence_table.h"
+#include "worker/generate/generator.h"
+#include "worker/model/llama_model.h"
+#include "worker/model/vocabulary.h"
+#include "worker/server/named_pins.h"
+#include "worker/server/worker_metrics.h"
+#include "worker/server/worker_options.h"
+#include "worker/transport/transport.h"
+
+namespace kvmesh {
+
+// Thread safe once made. `transports` may be empty (a worker on its own).
+class WorkerCore {
+ public:
+  // INVALID_ARGUMENT naming the option; errors of the model and of the disk tier name the file.
+  static absl::StatusOr<std::unique_ptr<WorkerCore>> Create(const WorkerOptions& options,
+                                                            const Incarnation& incarnation,
+                                                            std::vector<std::unique_ptr<Transport>> transports);
+  ~WorkerCore();
+
+  const WorkerOptions& options() const { return options_; }
+  const Incarnation& incarnation() const { return incarnation_; }
+  BlockStore& store() { return *store_; }
+  PeerFetcher& fetcher() { return *fetcher_; }
+  Resumer& resumer() { return *resumer_; }
+  SequenceTable& sequences() { return *sequences_; }
+  NamedPins& pins() { return *pins_; }
+  Metrics& metrics() { return metrics_; }
+  WorkerMetrics& worker_metrics() { return worker_metrics_; }
+  // Null without a model.
+  Generator* generator() { return generator_.get(); }
+  const Vocabulary* vocabulary() const { return vocabulary_ ? &*vocabulary_ : nullptr; }
+
+  // The root of an identity; a pool holds blocks of one block size. INVALID_ARGUMENT naming identity.block_tokens.
+  absl::StatusOr<RootKey> RootOf(const CacheIdentity& identity) const;
+  // The identity of the model's own cache. REQUIRES: generator() != null.
+  CacheIdentity OwnIdentity(const std::string& tenant, const std::string& cache_salt) const;
+
+  void SetDraining(bool draining) { draining_.store(draining); }
+  bool draining() const { return draining_.load(); }
+
+  // Closes what expired and frees what became quiescent. Called every fraction of a second.
+  void Housekeep();
+
+ private:
+  WorkerCore(const WorkerOptions& options, const Incarnation& incarnation);
+  absl::Status LoadModel();
+  absl::Status OpenTiers();
+  void MakeEngine(std::vector<std::unique_ptr<Transport>> transports);
+
+  const WorkerOptions options_;
+  const Incarnation incarnation_;
+  Metrics metrics_;
+  WorkerMetrics worker_metrics_;
+  std::atomic<bool> draining_{false};
+
+  // In order of dependence: each uses those above it.
+  BlockLayout layout_;
+  std::unique_ptr<LlamaModel> model_;
+  std::optional<Vocabulary> vocabulary_;
+  std::unique_ptr<MemoryPool> device_;
+  std::unique_ptr<MemoryPool> host_;
+  std::unique_ptr<DiskTier> disk_;
+  std::unique_ptr<BlockStore> store_;
+  std::vector<std::unique_ptr<Transport>> transports_;
+  std::unique_ptr<PeerFetcher> fetcher_;
+  std::unique_ptr<Resumer> resumer_;
+  std::unique_ptr<SequenceTable> sequences_;
+  std::unique_ptr<NamedPins> pins_;
+  std::unique_ptr<Generator> generator_;
+};
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_WORKER_SERVER_WORKER_CORE_H_

@@ -1,0 +1,123 @@
+#include "worker/server/worker_metrics.h"
+
+namespace kvmesh {
+namespace {
+
+std::string Text(absl::string_view view) { return std::string(view); }
+
+}  // namespace
+
+absl::string_view TierName(Tier tier) {
+  switch (tier) {
+    case Tier::kDevice:
+      return "device";
+    case Tier::kHost:
+      return "host";
+    case Tier::kDisk:
+      break;
+  }
+  return "disk";
+}
+
+absl::string_view HitSourceName(HitSource source) {
+  return source == HitSource::kPeer ? "peer" : TierName(static_cast<Tier>(source));
+}
+
+WorkerMetrics::WorkerMetrics(Metrics& metrics)
+    : metrics_(metrics),
+      requested_(metrics.Counter("kvmesh_worker_requested_tokens_total", "Full-block prompt tokens looked up.")),
+      computed_(metrics.Counter("kvmesh_worker_computed_tokens_total", "Prompt tokens that the model computed.")),
+      resume_seconds_(metrics.Histogram("kvmesh_worker_resume_seconds", "Time to resume a prompt's cached prefix.")),
+      first_token_seconds_(metrics.Histogram("kvmesh_worker_first_token_seconds", "Time to first token of Generate.")),
+      served_bytes_(metrics.Counter("kvmesh_worker_served_bytes_total", "Block bytes sent to peers.")),
+      sequences_(metrics.Gauge("kvmesh_worker_open_sequences", "Sequences open now.")),
+      pinned_(metrics.Gauge("kvmesh_worker_pinned_blocks", "Device blocks with at least one pin.")),
+      private_(metrics.Gauge("kvmesh_worker_private_blocks", "Device blocks that are being filled.")) {
+  for (size_t i = 0; i < kHitSources; ++i) {
+    hits_[i] = &metrics.Counter("kvmesh_worker_hit_tokens_total", "Prompt tokens found, by where.",
+                                {{"source", Text(HitSourceName(static_cast<HitSource>(i)))}});
+  }
+  for (const Tier tier : kAllTiers) {
+    const size_t i = static_cast<size_t>(tier);
+    const Labels labels = {{"tier", Text(TierName(tier))}};
+    used_[i] = &metrics.Gauge("kvmesh_worker_used_blocks", "Blocks in use, by tier.", labels);
+    capacity_[i] = &metrics.Gauge("kvmesh_worker_capacity_blocks", "Blocks that fit, by tier.", labels);
+    evictions_[i] = &metrics.Counter("kvmesh_worker_evicted_blocks_total", "Blocks that left a tier for room.", labels);
+    promoted_[i] =
+        &metrics.Counter("kvmesh_worker_promoted_bytes_total", "Bytes loaded to the device, by source tier.", labels);
+    demoted_[i] =
+        &metrics.Counter("kvmesh_worker_demoted_bytes_total", "Bytes written down, by destination tier.", labels);
+  }
+  for (size_t i = 0; i < kMissReasons; ++i) {
+    load_failures_[i] =
+        &metrics.Counter("kvmesh_worker_load_stops_total", "Lookups and loads that ended early, by reason.",
+                         {{"reason", Text(MissReasonName(static_cast<MissReason>(i)))}});
+  }
+}
+
+void WorkerMetrics::OnResume(uint64_t requested, const HitTokensBySource& hits, absl::Duration took) {
+  requested_.Increment(static_cast<double>(requested));
+  for (size_t i = 0; i < kHitSources; ++i) hits_[i]->Increment(static_cast<double>(hits[i]));
+  resume_seconds_.Observe(absl::ToDoubleSeconds(took));
+  MutexLock lock(mu_);
+  totals_.requested_tokens += requested;
+  for (size_t i = 0; i < kHitSources; ++i) totals_.hits[i] += hits[i];
+}
+
+void WorkerMetrics::OnMiss(absl::string_view reason, uint64_t tokens) {
+  metrics_
+      .Counter("kvmesh_worker_missed_tokens_total", "Full-block prompt tokens not found, by reason.",
+               {{"reason", Text(reason)}})
+      .Increment(static_cast<double>(tokens));
+  MutexLock lock(mu_);
+  totals_.misses[Text(reason)] += tokens;
+}
+
+void WorkerMetrics::OnFetch(absl::string_view transport, absl::string_view outcome, uint64_t bytes,
+                            absl::Duration took) {
+  const Labels link = {{"transport", Text(transport)}};
+  metrics_
+      .Counter("kvmesh_worker_fetches_total", "Pulls from peers, by outcome.",
+               {{"transport", Text(transport)}, {"outcome", Text(outcome)}})
+      .Increment();
+  metrics_.Counter("kvmesh_worker_fetched_bytes_total", "Block bytes pulled from peers.", link)
+      .Increment(static_cast<double>(bytes));
+  metrics_.Histogram("kvmesh_worker_fetch_seconds", "Time of one pull from a peer.", link)
+      .Observe(absl::ToDoubleSeconds(took));
+  MutexLock lock(mu_);
+  totals_.fetched_bytes += bytes;
+}
+
+void WorkerMetrics::OnGenerate(uint64_t computed_tokens, absl::Duration to_first_token) {
+  computed_.Increment(static_cast<double>(computed_tokens));
+  first_token_seconds_.Observe(absl::ToDoubleSeconds(to_first_token));
+  MutexLock lock(mu_);
+  totals_.computed_tokens += computed_tokens;
+}
+
+void WorkerMetrics::MoveTo(prometheus::Counter& counter, uint64_t total) {
+  const double delta = static_cast<double>(total) - counter.Value();
+  if (delta > 0) counter.Increment(delta);
+}
+
+void WorkerMetrics::Update(const BlockStore::Books& books, uint64_t served_bytes, uint64_t open_sequences) {
+  for (size_t i = 0; i < 3; ++i) {
+    used_[i]->Set(static_cast<double>(books.tiers[i].used));
+    capacity_[i]->Set(static_cast<double>(books.tiers[i].capacity));
+    MoveTo(*evictions_[i], books.evictions[i]);
+    MoveTo(*promoted_[i], books.promoted_bytes[i]);
+    MoveTo(*demoted_[i], books.demoted_bytes[i]);
+  }
+  for (size_t i = 0; i < kMissReasons; ++i) MoveTo(*load_failures_[i], books.misses[i]);
+  MoveTo(served_bytes_, served_bytes);
+  sequences_.Set(static_cast<double>(open_sequences));
+  pinned_.Set(static_cast<double>(books.pinned_blocks));
+  private_.Set(static_cast<double>(books.private_blocks));
+}
+
+WorkerTotals WorkerMetrics::totals() const {
+  MutexLock lock(mu_);
+  return totals_;
+}
+
+}  // namespace kvmesh

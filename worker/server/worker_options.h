@@ -1,0 +1,60 @@
+// Everything a worker process is told.
+#ifndef KVMESH_WORKER_SERVER_WORKER_OPTIONS_H_
+#define KVMESH_WORKER_SERVER_WORKER_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "kernels/layout.h"
+#include "kvstore/base/clock.h"
+#include "kvstore/base/status.h"
+#include "kvstore/service/tls.h"
+#include "worker/engine/sequence_table.h"
+
+namespace kvmesh {
+
+struct WorkerOptions {
+  std::string worker_id;  // unique in the cluster, 1 to 128 bytes
+  std::string listen = "127.0.0.1:0";
+  std::string advertise;   // host:port for peers and clients; empty: what is listened on
+  std::string ops_listen;  // HTTP; empty: none
+  TlsOptions tls;
+  std::string cluster_secret;
+  std::vector<std::string> coordinators;  // host:port each; empty: a worker on its own
+
+  // Either a model, which decides the layout with block_tokens and format, or the layout itself.
+  std::string model_dir;
+  int32_t threads = 1;  // of the model
+  KvFormat format = KvFormat::kF32;
+  int32_t block_tokens = 16;
+  BlockLayout layout;  // used when model_dir is empty
+
+  uint32_t device_blocks = 4096;
+  uint32_t host_blocks = 0;  // 0: no host tier
+  std::string disk_dir;      // empty: no disk tier
+  std::string disk_id;       // empty: worker_id
+  uint64_t disk_bytes = 0;   // 0: no cap
+  uint64_t disk_floor_bytes = uint64_t{1} << 30;
+  uint64_t disk_reserve_bytes = uint64_t{64} << 20;
+  std::string policy = "lru";
+  double max_pinned_fraction = 0.5;
+
+  SequenceTable::Options sequences;
+  absl::Duration sibling_wait = absl::Seconds(10);
+  absl::Duration slow_call = absl::Seconds(1);
+  // Rates told to the coordinator until measured ones exist.
+  double prefill_tokens_per_second = 5000;
+  double peer_bytes_per_second = 1e9;
+  double host_bytes_per_second = 5e9;
+  double disk_bytes_per_second = 1e9;
+  const Clock* clock = &Clock::Real();
+};
+
+// INVALID_ARGUMENT naming the option.
+absl::Status ValidateWorkerOptions(const WorkerOptions& options);
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_WORKER_SERVER_WORKER_OPTIONS_H_

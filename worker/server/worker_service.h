@@ -1,0 +1,75 @@
+// The Worker gRPC service: each handler decodes, calls the core, encodes.
+#ifndef KVMESH_WORKER_SERVER_WORKER_SERVICE_H_
+#define KVMESH_WORKER_SERVER_WORKER_SERVICE_H_
+
+#include <string>
+#include <vector>
+
+#include "kvmesh/v1/worker.grpc.pb.h"
+#include "worker/server/worker_core.h"
+#include "worker/transport/grpc/fetch_server.h"
+
+namespace kvmesh {
+
+// Thread safe. Handlers block; the server gives each a thread.
+class WorkerService : public v1::Worker::Service {
+ public:
+  // Neither is owned.
+  WorkerService(WorkerCore& core, FetchServer& fetch_server) : core_(core), fetch_server_(fetch_server) {}
+
+  // Sequences (sequence_calls.cc).
+  grpc::Status Session(grpc::ServerContext* context,
+                       grpc::ServerReaderWriter<v1::SessionResponse, v1::SessionRequest>* stream) override;
+  grpc::Status OpenSequence(grpc::ServerContext* context, const v1::OpenSequenceRequest* request,
+                            v1::OpenSequenceResponse* response) override;
+  grpc::Status AppendKv(grpc::ServerContext* context, const v1::AppendKvRequest* request,
+                        v1::AppendKvResponse* response) override;
+  grpc::Status Attend(grpc::ServerContext* context, const v1::AttendRequest* request,
+                      v1::AttendResponse* response) override;
+  grpc::Status Fork(grpc::ServerContext* context, const v1::ForkRequest* request, v1::ForkResponse* response) override;
+  grpc::Status Truncate(grpc::ServerContext* context, const v1::TruncateRequest* request,
+                        v1::TruncateResponse* response) override;
+  grpc::Status CloseSequence(grpc::ServerContext* context, const v1::CloseSequenceRequest* request,
+                             v1::CloseSequenceResponse* response) override;
+
+  // Generation (generate_call.cc).
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override;
+
+  // Whole blocks (block_calls.cc).
+  grpc::Status PutBlocks(grpc::ServerContext* context, grpc::ServerReader<v1::PutBlocksRequest>* reader,
+                         v1::PutBlocksResponse* response) override;
+  grpc::Status GetBlocks(grpc::ServerContext* context, const v1::GetBlocksRequest* request,
+                         grpc::ServerWriter<v1::BlockPiece>* writer) override;
+  grpc::Status FetchBlocks(grpc::ServerContext* context, const v1::FetchBlocksRequest* request,
+                           grpc::ServerWriter<v1::BlockPiece>* writer) override;
+
+  // Books (state_calls.cc).
+  grpc::Status Stats(grpc::ServerContext* context, const v1::WorkerStatsRequest* request,
+                     v1::WorkerStatsResponse* response) override;
+  grpc::Status DebugState(grpc::ServerContext* context, const v1::DebugStateRequest* request,
+                          v1::DebugStateResponse* response) override;
+
+ private:
+  absl::Status Open(const grpc::ServerContext& context, const v1::OpenSequenceRequest& request,
+                    v1::OpenSequenceResponse& response);
+  absl::Status Append(const v1::AppendKvRequest& request, v1::AppendKvResponse& response);
+  absl::Status AttendTo(const v1::AttendRequest& request, v1::AttendResponse& response);
+  absl::Status GenerateInto(const grpc::ServerContext& context, const v1::GenerateRequest& request,
+                            grpc::ServerWriter<v1::GenerateResponse>& writer);
+  absl::Status Put(const grpc::ServerContext& context, grpc::ServerReader<v1::PutBlocksRequest>& reader,
+                   v1::PutBlocksResponse& response);
+  absl::Status Get(const grpc::ServerContext& context, const v1::GetBlocksRequest& request,
+                   grpc::ServerWriter<v1::BlockPiece>& writer);
+
+  // The identity's root, its tenant taken from the caller's certificate under TLS.
+  absl::StatusOr<RootKey> RootFor(const grpc::ServerContext& context, const v1::CacheIdentity& proto) const;
+  absl::Status CheckOpen() const;
+
+  WorkerCore& core_;
+  FetchServer& fetch_server_;
+};
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_WORKER_SERVER_WORKER_SERVICE_H_
