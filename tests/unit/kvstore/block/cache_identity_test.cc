@@ -53,7 +53,7 @@ TEST(CacheIdentityTest, EveryTextFieldIsBoundedAndUtf8) {
     identity.*field += 'x';
     ExpectInvalid(ValidateIdentity(identity), name);
     ExpectInvalid(ValidateIdentity(identity), "limit is 1024");
-    identity.*field = "\xff";
+    identity.*field = std::string("\xff");
     ExpectInvalid(ValidateIdentity(identity), absl::StrCat(name, ": not UTF-8"));
   }
 }

@@ -9,19 +9,12 @@ namespace {
 
 // Bytes of code point `c` in the generalized scheme (surrogates and above U+10FFFF included).
 std::string Encode(uint32_t c) {
-  std::string out;
-  if (c < 0x80) {
-    out = {static_cast<char>(c)};
-  } else if (c < 0x800) {
-    out = {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 0x3f))};
-  } else if (c < 0x10000) {
-    out = {static_cast<char>(0xe0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 0x3f)),
-           static_cast<char>(0x80 | (c & 0x3f))};
-  } else {
-    out = {static_cast<char>(0xf0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 0x3f)),
-           static_cast<char>(0x80 | (c >> 6 & 0x3f)), static_cast<char>(0x80 | (c & 0x3f))};
-  }
-  return out;
+  const auto byte = [](uint32_t value) { return static_cast<char>(value); };
+  const auto tail = [&](int shift) { return byte(0x80 | (c >> shift & 0x3f)); };
+  if (c < 0x80) return std::string{byte(c)};
+  if (c < 0x800) return std::string{byte(0xc0 | c >> 6), tail(0)};
+  if (c < 0x10000) return std::string{byte(0xe0 | c >> 12), tail(6), tail(0)};
+  return std::string{byte(0xf0 | c >> 18), tail(12), tail(6), tail(0)};
 }
 
 TEST(Utf8Test, EveryScalarValueAndNoOtherIsValid) {
