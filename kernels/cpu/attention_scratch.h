@@ -2,7 +2,7 @@
 #ifndef KVMESH_KERNELS_CPU_ATTENTION_SCRATCH_H_
 #define KVMESH_KERNELS_CPU_ATTENTION_SCRATCH_H_
 
-#include <cstdint>
+#include <cstddef>
 
 namespace kvmesh::cpu {
 
@@ -12,6 +12,8 @@ inline constexpr int kTile = 64;
 // Query rows (a query and one of its heads) that share the reading of a tile.
 inline constexpr int kRows = 64;
 inline constexpr int kMaxDim = 256;
+// Elements of a head whose keys are transposed at a time.
+inline constexpr int kSlice = 32;
 // Partial sums of weights per row, on every instruction set, so that the order of addition is the same on all.
 inline constexpr int kPartials = 16;
 static_assert(kTile % kPartials == 0);
@@ -22,21 +24,21 @@ struct TileRange {
   int end = 0;
 };
 
-// About 340 KiB; one per thread. "dim" is head_dim rounded up to a multiple of 16, the excess zero.
+// About 280 KiB; one per thread. "dim" is head_dim rounded up to a multiple of 16, the excess zero.
 struct alignas(64) AttentionScratch {
   float query[kRows * kMaxDim];       // [row][head_dim], multiplied by the scale
-  float keys[kMaxDim * kTile];        // [head_dim][key]
+  float keys[kSlice * kTile];         // [element of a slice][key]
   float scores[kRows * kTile];        // [row][key]: scores in log2 units, then weights
   float acc[kRows * kMaxDim];         // [row][dim]: sum of weight * value
   float sums[kRows * kPartials];      // [row][partial]: sum of weights
   float highest[kRows];               // [row]: highest score so far; weights are relative to it
   float rescale[kRows];               // [row]: what `acc` and `sums` are multiplied by for this tile
-  float key_copy[kTile * kMaxDim];    // [key][head_dim] as fp32, for keys stored in another format
-  float value_copy[kTile * kMaxDim];  // [key][dim] as fp32, likewise
+  float key_copy[kTile * kMaxDim];    // [key][head_dim] as fp32, for keys stored as fp16
+  float value_copy[kTile * kMaxDim];  // [key][dim] as fp32, where the pool does not hold just that
   float zeros[kMaxDim];
-  const float* key_rows[kTile];    // row of each key of the tile, or `zeros` where no query of the block sees it
-  const float* value_rows[kTile];  // likewise, [dim]
-  TileRange ranges[kRows];         // keys of the tile that each row sees
+  const std::byte* key_rows[kTile];    // row of each key of the tile, or `zeros` where no query of the block sees it
+  const std::byte* value_rows[kTile];  // likewise, [dim]
+  TileRange ranges[kRows];             // keys of the tile that each row sees
 };
 
 }  // namespace kvmesh::cpu

@@ -10,6 +10,8 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 
 #include "kernels/cpu/attention_scratch.h"
@@ -23,63 +25,88 @@ namespace hn = hwy::HWY_NAMESPACE;
 using F = hn::CappedTag<float, kPartials>;
 using VecF = hn::Vec<F>;
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(F()));
-// Vectors of one row that a register block holds: 32 registers on AVX-512, 16 elsewhere.
-inline constexpr int kWide = kLanes == 16 ? 4 : 2;
+// Vectors of one row that a register block of kR rows holds. There are 32 registers on AVX-512, 16 elsewhere.
+template <int kR>
+inline constexpr int kWide = kLanes < 16 ? 2
+                             : kR == 1   ? 8
+                                         : 4;
 
-// Four floats of each of the tokens rows[0], rows[4], rows[8].. side by side, from `offset` on.
+// Four 32-bit words of each of the keys rows[0], rows[4], rows[8].. side by side, from word `word` on.
 template <class D>
-HWY_INLINE hn::Vec<D> LoadQuads(D d, const float* const* rows, int offset) {
+HWY_INLINE hn::Vec<D> LoadQuads(D d, const std::byte* const* rows, int word) {
   if constexpr (hn::MaxLanes(D()) == 4) {
-    return hn::LoadU(d, rows[0] + offset);
+    return hn::LoadU(d, reinterpret_cast<const float*>(rows[0]) + word);
   } else {
     const hn::Half<D> half;
-    return hn::Combine(d, LoadQuads(half, rows + hn::MaxLanes(half), offset), LoadQuads(half, rows, offset));
+    return hn::Combine(d, LoadQuads(half, rows + hn::MaxLanes(half), word), LoadQuads(half, rows, word));
   }
 }
 
-// keys[k][j] = rows[j][k] for the keys j of whole vectors that meet `range`. head_dim is a multiple of 4.
-inline void TransposeKeys(const float* const* rows, int head_dim, TileRange range, float* HWY_RESTRICT keys) {
+// Stores what word `word` of each key of one vector holds: an element of fp32, or two of bf16.
+template <bool kBf16>
+HWY_INLINE void StoreWord(VecF words, int word, float* HWY_RESTRICT keys) {
   const F d;
+  if constexpr (kBf16) {
+    const hn::RebindToUnsigned<F> du;
+    const auto bits = hn::BitCast(du, words);
+    hn::Store(hn::BitCast(d, hn::ShiftLeft<16>(bits)), d, keys + 2 * word * kTile);
+    hn::Store(hn::BitCast(d, hn::And(bits, hn::Set(du, 0xffff0000u))), d, keys + (2 * word + 1) * kTile);
+  } else {
+    hn::Store(words, d, keys + word * kTile);
+  }
+}
+
+// keys[k][j] = element first + k of rows[j] as fp32, for k in [0, count) and the keys j of whole vectors that meet
+// `range`. Rows are fp32 or bf16; first and count are multiples of 8.
+template <bool kBf16>
+HWY_INLINE void TransposeKeys(const std::byte* const* rows, int first, int count, TileRange range,
+                              float* HWY_RESTRICT keys) {
+  const F d;
+  const int skip = kBf16 ? first / 2 : first;
+  const int words = kBf16 ? count / 2 : count;
   for (int j = range.begin / kLanes * kLanes; j < range.end; j += kLanes) {
-    for (int k = 0; k < head_dim; k += 4) {
-      const VecF a = LoadQuads(d, rows + j, k);
-      const VecF b = LoadQuads(d, rows + j + 1, k);
-      const VecF c = LoadQuads(d, rows + j + 2, k);
-      const VecF e = LoadQuads(d, rows + j + 3, k);
+    for (int k = 0; k < words; k += 4) {
+      const VecF a = LoadQuads(d, rows + j, skip + k);
+      const VecF b = LoadQuads(d, rows + j + 1, skip + k);
+      const VecF c = LoadQuads(d, rows + j + 2, skip + k);
+      const VecF e = LoadQuads(d, rows + j + 3, skip + k);
       const VecF ac_low = hn::InterleaveLower(d, a, c);
       const VecF ac_high = hn::InterleaveUpper(d, a, c);
       const VecF be_low = hn::InterleaveLower(d, b, e);
       const VecF be_high = hn::InterleaveUpper(d, b, e);
-      float* out = keys + k * kTile + j;
-      hn::Store(hn::InterleaveLower(d, ac_low, be_low), d, out);
-      hn::Store(hn::InterleaveUpper(d, ac_low, be_low), d, out + kTile);
-      hn::Store(hn::InterleaveLower(d, ac_high, be_high), d, out + 2 * kTile);
-      hn::Store(hn::InterleaveUpper(d, ac_high, be_high), d, out + 3 * kTile);
+      StoreWord<kBf16>(hn::InterleaveLower(d, ac_low, be_low), k, keys + j);
+      StoreWord<kBf16>(hn::InterleaveUpper(d, ac_low, be_low), k + 1, keys + j);
+      StoreWord<kBf16>(hn::InterleaveLower(d, ac_high, be_high), k + 2, keys + j);
+      StoreWord<kBf16>(hn::InterleaveUpper(d, ac_high, be_high), k + 3, keys + j);
     }
   }
 }
 
-// scores[r][j] = query[r] . keys[.][j], summed in the order of head_dim, for the vectors that meet `range`.
+// scores[r][j] += query[r][k] * keys[k][j] for k in [0, count), in order, for the vectors that meet `range`; `fresh`
+// scores start from 0. Rows of `query` are `stride` apart.
 template <int kR>
-HWY_INLINE void ScoreRows(const float* HWY_RESTRICT query, int head_dim, const float* HWY_RESTRICT keys,
-                          TileRange range, float* HWY_RESTRICT scores) {
+HWY_INLINE void ScoreRows(const float* HWY_RESTRICT query, int stride, int count, const float* HWY_RESTRICT keys,
+                          TileRange range, bool fresh, float* HWY_RESTRICT scores) {
   const F d;
-  constexpr int kStep = kWide * kLanes;
+  constexpr int kW = std::min(kWide<kR>, kTile / kLanes);
+  constexpr int kStep = kW * kLanes;
   for (int j = range.begin / kStep * kStep; j < range.end; j += kStep) {
-    VecF acc[kR][kWide];
+    VecF acc[kR][kW];
     for (int r = 0; r < kR; ++r) {
-      for (int w = 0; w < kWide; ++w) acc[r][w] = hn::Zero(d);
+      for (int w = 0; w < kW; ++w) {
+        acc[r][w] = fresh ? hn::Zero(d) : hn::Load(d, scores + r * kTile + j + w * kLanes);
+      }
     }
-    for (int k = 0; k < head_dim; ++k) {
-      VecF key[kWide];
-      for (int w = 0; w < kWide; ++w) key[w] = hn::Load(d, keys + k * kTile + j + w * kLanes);
+    for (int k = 0; k < count; ++k) {
+      VecF key[kW];
+      for (int w = 0; w < kW; ++w) key[w] = hn::Load(d, keys + k * kTile + j + w * kLanes);
       for (int r = 0; r < kR; ++r) {
-        const VecF q = hn::Set(d, query[r * head_dim + k]);
-        for (int w = 0; w < kWide; ++w) acc[r][w] = hn::MulAdd(q, key[w], acc[r][w]);
+        const VecF q = hn::Set(d, query[r * stride + k]);
+        for (int w = 0; w < kW; ++w) acc[r][w] = hn::MulAdd(q, key[w], acc[r][w]);
       }
     }
     for (int r = 0; r < kR; ++r) {
-      for (int w = 0; w < kWide; ++w) hn::Store(acc[r][w], d, scores + r * kTile + j + w * kLanes);
+      for (int w = 0; w < kW; ++w) hn::Store(acc[r][w], d, scores + r * kTile + j + w * kLanes);
     }
   }
 }
@@ -144,19 +171,31 @@ HWY_INLINE void Weigh(float* HWY_RESTRICT scores, TileRange range, float base, f
   }
 }
 
-// acc[r][column..] += weights[r][j] * values[j][column..] for j in [begin, end), in order.
-template <int kR, int kW>
-HWY_INLINE void AddColumns(const float* HWY_RESTRICT weights, const float* const* values, TileRange range, int column,
-                           int dim, float* HWY_RESTRICT acc) {
+// One vector of a row of values, from element `column` on.
+template <bool kBf16>
+HWY_INLINE VecF LoadValues(const std::byte* row, int column) {
+  const F d;
+  if constexpr (kBf16) {
+    const hn::Rebind<uint16_t, F> d16;
+    const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(row) + column);
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(hn::RebindToUnsigned<F>(), bits)));
+  } else {
+    return hn::LoadU(d, reinterpret_cast<const float*>(row) + column);
+  }
+}
+
+// acc[r][column..] += weights[r][j] * values[j][column..] for j in `range`, in order.
+template <bool kBf16, int kR, int kW>
+HWY_INLINE void AddColumns(const float* HWY_RESTRICT weights, const std::byte* const* values, TileRange range,
+                           int column, int dim, float* HWY_RESTRICT acc) {
   const F d;
   VecF sum[kR][kW];
   for (int r = 0; r < kR; ++r) {
     for (int w = 0; w < kW; ++w) sum[r][w] = hn::Load(d, acc + r * dim + column + w * kLanes);
   }
   for (int j = range.begin; j < range.end; ++j) {
-    const float* value = values[j] + column;
     VecF v[kW];
-    for (int w = 0; w < kW; ++w) v[w] = hn::LoadU(d, value + w * kLanes);
+    for (int w = 0; w < kW; ++w) v[w] = LoadValues<kBf16>(values[j], column + w * kLanes);
     for (int r = 0; r < kR; ++r) {
       const VecF weight = hn::Set(d, weights[r * kTile + j]);
       for (int w = 0; w < kW; ++w) sum[r][w] = hn::MulAdd(weight, v[w], sum[r][w]);
@@ -167,22 +206,27 @@ HWY_INLINE void AddColumns(const float* HWY_RESTRICT weights, const float* const
   }
 }
 
-template <int kR>
-HWY_INLINE void AddValues(const float* HWY_RESTRICT weights, const float* const* values, TileRange range, int dim,
+template <bool kBf16, int kR>
+HWY_INLINE void AddValues(const float* HWY_RESTRICT weights, const std::byte* const* values, TileRange range, int dim,
                           float* HWY_RESTRICT acc) {
   if (range.begin >= range.end) return;
+  constexpr int kMost = kWide<kR>;
   int column = 0;
-  for (; column + kWide * kLanes <= dim; column += kWide * kLanes) {
-    AddColumns<kR, kWide>(weights, values, range, column, dim, acc);
-  }
-  for (; column + 2 * kLanes <= dim; column += 2 * kLanes) AddColumns<kR, 2>(weights, values, range, column, dim, acc);
-  for (; column < dim; column += kLanes) AddColumns<kR, 1>(weights, values, range, column, dim, acc);
+  const auto add = [&]<int kW>() HWY_ATTR {
+    for (; column + kW * kLanes <= dim; column += kW * kLanes) {
+      AddColumns<kBf16, kR, kW>(weights, values, range, column, dim, acc);
+    }
+  };
+  add.template operator()<kMost>();
+  if constexpr (kMost > 4) add.template operator()<4>();
+  if constexpr (kMost > 2) add.template operator()<2>();
+  add.template operator()<1>();
 }
 
 // The weighted values of kR rows: keys that all of them see together, the others row by row; ascending for each row.
-template <int kR>
-HWY_INLINE void AddRows(const float* HWY_RESTRICT weights, const TileRange* ranges, const float* const* values, int dim,
-                        float* HWY_RESTRICT acc) {
+template <bool kBf16, int kR>
+HWY_INLINE void AddRows(const float* HWY_RESTRICT weights, const TileRange* ranges, const std::byte* const* values,
+                        int dim, float* HWY_RESTRICT acc) {
   TileRange common = ranges[0];
   for (int r = 1; r < kR; ++r) {
     common.begin = std::max(common.begin, ranges[r].begin);
@@ -191,12 +235,12 @@ HWY_INLINE void AddRows(const float* HWY_RESTRICT weights, const TileRange* rang
   common.end = std::max(common.end, common.begin);
   for (int r = 0; kR > 1 && r < kR; ++r) {
     const TileRange before = {ranges[r].begin, std::min(common.begin, ranges[r].end)};
-    AddValues<1>(weights + r * kTile, values, before, dim, acc + r * dim);
+    AddValues<kBf16, 1>(weights + r * kTile, values, before, dim, acc + r * dim);
   }
-  AddValues<kR>(weights, values, common, dim, acc);
+  AddValues<kBf16, kR>(weights, values, common, dim, acc);
   for (int r = 0; kR > 1 && r < kR; ++r) {
     const TileRange after = {std::max(common.end, ranges[r].begin), ranges[r].end};
-    AddValues<1>(weights + r * kTile, values, after, dim, acc + r * dim);
+    AddValues<kBf16, 1>(weights + r * kTile, values, after, dim, acc + r * dim);
   }
 }
 
@@ -209,31 +253,63 @@ HWY_INLINE void ForRows(int begin, int end, Visit visit) {
   for (; r < end; ++r) visit.template operator()<1>(r);
 }
 
-// All steps for the rows [begin, end) of the block, whose ranges in this tile are not empty; `seen` covers them.
-// Keys and values are in place. `cap` is the soft cap in log2 units, or 0.
-inline void AttendTile(AttentionScratch& s, int begin, int end, TileRange seen, int head_dim, int dim, float cap) {
+// What the rows [begin, end) of a block do with the tile whose rows of keys and values the scratch points at.
+struct TileJob {
+  int begin;  // each row of the run sees some key of the tile
+  int end;
+  TileRange seen;  // covers what they see
+  int head_dim;
+  int dim;
+  float cap;         // soft cap in log2 units, or 0
+  bool bf16_keys;    // else fp32
+  bool bf16_values;  // else fp32
+};
+
+// A slice of the head's elements at a time, so that the transposed keys stay in the first-level cache.
+inline void ScoreTile(const TileJob& job, AttentionScratch& s) {
+  for (int k = 0; k < job.head_dim; k += kSlice) {
+    const int count = std::min(kSlice, job.head_dim - k);
+    if (job.bf16_keys) {
+      TransposeKeys<true>(s.key_rows, k, count, job.seen, s.keys);
+    } else {
+      TransposeKeys<false>(s.key_rows, k, count, job.seen, s.keys);
+    }
+    ForRows(job.begin, job.end, [&]<int kR>(int r) HWY_ATTR {
+      ScoreRows<kR>(s.query + r * job.head_dim + k, job.head_dim, count, s.keys, job.seen, k == 0,
+                    s.scores + r * kTile);
+    });
+  }
+}
+
+// Scores become weights; what was summed before is brought to the new base.
+inline void WeighTile(const TileJob& job, AttentionScratch& s) {
   const F d;
-  TransposeKeys(s.key_rows, head_dim, seen, s.keys);
-  ForRows(begin, end, [&]<int kR>(int r) HWY_ATTR {
-    ScoreRows<kR>(s.query + r * head_dim, head_dim, s.keys, seen, s.scores + r * kTile);
-  });
-  for (int r = begin; r < end; ++r) {
-    const float highest = std::max(s.highest[r], HighestScore(s.scores + r * kTile, s.ranges[r], cap));
+  for (int r = job.begin; r < job.end; ++r) {
+    const float highest = std::max(s.highest[r], HighestScore(s.scores + r * kTile, s.ranges[r], job.cap));
     s.rescale[r] = s.highest[r] - Base(highest);
     s.highest[r] = highest;
   }
-  for (int r = begin / kLanes * kLanes; r < end; r += kLanes) {
+  for (int r = job.begin / kLanes * kLanes; r < job.end; r += kLanes) {
     hn::Store(Exp2(d, hn::Load(d, s.rescale + r)), d, s.rescale + r);
   }
-  for (int r = begin; r < end; ++r) {
+  for (int r = job.begin; r < job.end; ++r) {
     Weigh(s.scores + r * kTile, s.ranges[r], Base(s.highest[r]), s.rescale[r], s.sums + r * kPartials);
     if (s.rescale[r] == 1.0f) continue;
     const VecF factor = hn::Set(d, s.rescale[r]);
-    float* acc = s.acc + r * dim;
-    for (int k = 0; k < dim; k += kLanes) hn::Store(hn::Mul(hn::Load(d, acc + k), factor), d, acc + k);
+    float* acc = s.acc + r * job.dim;
+    for (int k = 0; k < job.dim; k += kLanes) hn::Store(hn::Mul(hn::Load(d, acc + k), factor), d, acc + k);
   }
-  ForRows(begin, end, [&]<int kR>(int r) HWY_ATTR {
-    AddRows<kR>(s.scores + r * kTile, s.ranges + r, s.value_rows, dim, s.acc + r * dim);
+}
+
+inline void AttendTile(const TileJob& job, AttentionScratch& s) {
+  ScoreTile(job, s);
+  WeighTile(job, s);
+  ForRows(job.begin, job.end, [&]<int kR>(int r) HWY_ATTR {
+    if (job.bf16_values) {
+      AddRows<true, kR>(s.scores + r * kTile, s.ranges + r, s.value_rows, job.dim, s.acc + r * job.dim);
+    } else {
+      AddRows<false, kR>(s.scores + r * kTile, s.ranges + r, s.value_rows, job.dim, s.acc + r * job.dim);
+    }
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -14,6 +15,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/paged_attention.cc"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -24,6 +26,9 @@
 #ifndef KVMESH_KERNELS_CPU_PAGED_ATTENTION_CC_ONCE_
 #define KVMESH_KERNELS_CPU_PAGED_ATTENTION_CC_ONCE_
 namespace kvmesh::cpu {
+
+// Up to so many rows the reading of a tile takes longer than what is done with it.
+inline constexpr int kFewRows = 8;
 
 // The arguments of one call, with what follows from them.
 struct AttentionCall {
@@ -74,27 +79,58 @@ void Attend(const AttentionCall& call, std::span<const AttentionSequence> sequen
 
 #else
 
-// Widens `head_dim` stored 16-bit elements to fp32. head_dim is a multiple of 8.
-void WidenRow(const std::byte* row, int head_dim, KvFormat format, float* HWY_RESTRICT out) {
+// Makes dim elements at `out`, the head_dim stored ones of `row` as fp32, then zeros, and returns `out`.
+const std::byte* WidenRow(const AttentionCall& call, const std::byte* row, float* HWY_RESTRICT out) {
   const uint16_t* in = reinterpret_cast<const uint16_t*>(row);
-  if (format == KvFormat::kF16) {
-    for (int k = 0; k < head_dim; ++k) out[k] = F32FromF16(in[k]);
-    return;
+  int k = 0;
+  switch (call.pool.layout.format) {
+    case KvFormat::kBf16: {
+      const hn::RebindToUnsigned<F> d;
+      const hn::Rebind<uint16_t, F> d16;
+      const auto widen = [&](auto bits) HWY_ATTR {
+        hn::Store(hn::BitCast(F(), hn::ShiftLeft<16>(hn::PromoteTo(d, bits))), F(), out + k);
+      };
+      for (; k + kLanes <= call.head_dim; k += kLanes) widen(hn::LoadU(d16, in + k));
+      for (; k < call.head_dim; ++k) out[k] = F32FromBf16(in[k]);
+      break;
+    }
+    case KvFormat::kF16:
+      for (; k < call.head_dim; ++k) out[k] = F32FromF16(in[k]);
+      break;
+    default:
+      std::memcpy(out, row, call.head_dim * sizeof(float));
+      k = call.head_dim;
   }
-  const hn::CappedTag<uint32_t, 8> d;
-  const hn::Rebind<uint16_t, decltype(d)> d16;
-  for (int k = 0; k < head_dim; k += static_cast<int>(hn::MaxLanes(d))) {
-    const auto wide = hn::ShiftLeft<16>(hn::PromoteTo(d, hn::LoadU(d16, in + k)));
-    hn::Store(hn::BitCast(hn::RebindToFloat<decltype(d)>(), wide), hn::RebindToFloat<decltype(d)>(), out + k);
+  std::fill(out + k, out + call.dim, 0.0f);
+  return reinterpret_cast<const std::byte*>(out);
+}
+
+// Asks for the K and V rows of tokens [begin, end) to come into the cache. They are all seen by some row.
+void PrefetchTokens(const AttentionCall& call, const RowBlock& block, int64_t begin, int64_t end) {
+  constexpr int64_t kLine = 64;
+  const BlockLayout& layout = call.pool.layout;
+  for (int64_t t = begin; t < end;) {
+    const int64_t id = block.sequence.block_table[t / layout.block_tokens];
+    const int64_t run = std::min(end - t, layout.block_tokens - t % layout.block_tokens);
+    for (int kv = 0; kv < 2; ++kv) {
+      const std::byte* from = call.pool.At(id, call.layer, kv, block.kv_head, t % layout.block_tokens);
+      for (int64_t at = 0; at < run * layout.token_stride; at += kLine) hwy::Prefetch(from + at);
+    }
+    t += run;
   }
 }
 
 // Points key_rows and value_rows at the keys of the tile from `start` that lie in `seen`, and at zeros elsewhere, so
-// that what no query sees is not read: it may never have been written.
-void GatherTile(const AttentionCall& call, const RowBlock& block, int64_t start, TileRange seen, AttentionScratch& s) {
+// that what no query sees is not read: it may never have been written. Copies what the job says is fp32 and is not.
+void GatherTile(const AttentionCall& call, const RowBlock& block, int64_t start, const TileJob& job,
+                AttentionScratch& s) {
   const BlockLayout& layout = call.pool.layout;
-  const bool fp32 = layout.format == KvFormat::kF32;
-  for (int j = 0; j < kTile; ++j) s.key_rows[j] = s.value_rows[j] = s.zeros;
+  const TileRange seen = job.seen;
+  const bool copy_keys = layout.format == KvFormat::kF16;
+  const bool copy_values = call.dim != call.head_dim || (layout.format != KvFormat::kF32 && !job.bf16_values);
+  for (int j = 0; j < kTile; ++j) {
+    s.key_rows[j] = s.value_rows[j] = reinterpret_cast<const std::byte*>(s.zeros);
+  }
   for (int j = seen.begin; j < seen.end;) {
     const int64_t token = (start + j) % layout.block_tokens;
     const int64_t id = block.sequence.block_table[(start + j) / layout.block_tokens];
@@ -102,18 +138,8 @@ void GatherTile(const AttentionCall& call, const RowBlock& block, int64_t start,
     const std::byte* value = call.pool.At(id, call.layer, 1, block.kv_head, token);
     const int run = static_cast<int>(std::min<int64_t>(seen.end - j, layout.block_tokens - token));
     for (int end = j + run; j < end; ++j, key += layout.token_stride, value += layout.token_stride) {
-      if (fp32) {
-        s.key_rows[j] = reinterpret_cast<const float*>(key);
-        s.value_rows[j] = reinterpret_cast<const float*>(value);
-        if (call.dim == call.head_dim) continue;
-        std::copy_n(s.value_rows[j], call.head_dim, s.value_copy + j * call.dim);
-      } else {
-        WidenRow(key, call.head_dim, layout.format, s.key_copy + j * call.dim);
-        WidenRow(value, call.head_dim, layout.format, s.value_copy + j * call.dim);
-        s.key_rows[j] = s.key_copy + j * call.dim;
-      }
-      std::fill(s.value_copy + j * call.dim + call.head_dim, s.value_copy + (j + 1) * call.dim, 0.0f);
-      s.value_rows[j] = s.value_copy + j * call.dim;
+      s.key_rows[j] = copy_keys ? WidenRow(call, key, s.key_copy + j * call.dim) : key;
+      s.value_rows[j] = copy_values ? WidenRow(call, value, s.value_copy + j * call.dim) : value;
     }
   }
 }
@@ -151,6 +177,7 @@ void EndRows(const AttentionCall& call, const RowBlock& block, const AttentionSc
 
 void AttendBlock(const AttentionCall& call, const RowBlock& block, AttentionScratch& s) {
   BeginRows(call, block, s);
+  const bool bf16 = call.pool.layout.format == KvFormat::kBf16;
   const int64_t window = call.params.window > 0 ? call.params.window : std::numeric_limits<int64_t>::max() / 2;
   const int64_t last = block.Position(block.count - 1, call.group) + 1;
   const int64_t first = std::max<int64_t>(block.Position(0, call.group) + 1 - window, 0);
@@ -166,9 +193,18 @@ void AttendBlock(const AttentionCall& call, const RowBlock& block, AttentionScra
       end = r + 1;
     }
     if (begin >= end) continue;
-    const TileRange seen = {s.ranges[begin].begin, s.ranges[end - 1].end};
-    GatherTile(call, block, start, seen, s);
-    AttendTile(s, begin, end, seen, call.head_dim, call.dim, call.log2_cap);
+    const TileJob job = {.begin = begin,
+                         .end = end,
+                         .seen = {s.ranges[begin].begin, s.ranges[end - 1].end},
+                         .head_dim = call.head_dim,
+                         .dim = call.dim,
+                         .cap = call.log2_cap,
+                         .bf16_keys = bf16,
+                         .bf16_values = bf16 && block.count <= kFewRows && call.dim == call.head_dim};
+    // With few rows the next tile is not yet here when this one is done, unless it was asked for.
+    if (block.count <= kFewRows) PrefetchTokens(call, block, start + kTile, std::min(start + 2 * kTile, last));
+    GatherTile(call, block, start, job, s);
+    AttendTile(job, s);
   }
   EndRows(call, block, s);
 }
