@@ -6,8 +6,7 @@
 //   - memory set: nodes with a device or a host copy. Their parents have one or the other.
 //   - disk set: nodes with a disk copy. Their parents have one.
 //   - A pinned copy is never offered as a victim. A copy that leaves its set while pinned is detached: no longer
-//   findable, its
-//     storage returned through `Storage` when its last pin drops.
+//     findable, its storage returned through `CopyStorage` when its last pin drops.
 //   - Every change of a set is told to the observer, in order, and is in that set's digest.
 #ifndef KVMESH_KVSTORE_POOL_PREFIX_MAP_H_
 #define KVMESH_KVSTORE_POOL_PREFIX_MAP_H_
