@@ -1,0 +1,519 @@
+#include "worker/transport/grpc/grpc_transport.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "tests/support/gate.h"
+#include "tests/unit/worker/transport/grpc/fetch_world.h"
+
+namespace kvmesh {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::byte kCanary{0xcc};
+
+class GrpcTransportTest : public testing::Test {
+ protected:
+  static constexpr size_t kBlocks = 12;
+
+  GrpcTransportTest() : sender_({.piece_bytes = 300}), targets_(kBlocks, sender_.block_bytes()) {
+    sender_.Seal(root_, keys_);
+  }
+
+  GrpcTransport& MakeTransport(GrpcTransport::Options options = {}) {
+    options.make_channel = TestChannel;
+    options.receiver_id = "receiver";
+    options.receiver_incarnation = TestIncarnation(2);
+    transport_ = std::make_unique<GrpcTransport>(std::move(options));
+    return *transport_;
+  }
+  TransferRequest Request(const std::string& address, absl::Duration deadline = kTestPatience) {
+    return {.peer_id = "sender",
+            .peer_address = address,
+            .ticket = SealTicket(TestTicket(root_, keys_), kTestTicketKey),
+            .layout = sender_.store->layout_fingerprint(),
+            .targets = targets_.spans(),
+            .deadline = absl::Now() + deadline};
+  }
+  // Posts the request, waits for quiescence, and returns all that arrived with the result.
+  TransferProgress Transfer(const TransferRequest& request) {
+    absl::StatusOr<TransferId> id = transport_->Prepare(request);
+    EXPECT_TRUE(id.ok()) << id.status();
+    transport_->Post(*id);
+    return Finish(*id);
+  }
+  TransferProgress Finish(TransferId id) {
+    AwaitQuiescence(id);
+    TransferProgress progress = transport_->Poll(id, 0);
+    EXPECT_TRUE(progress.finished);
+    transport_->Release(id);
+    return progress;
+  }
+  void AwaitQuiescence(TransferId id) {
+    const absl::Time give_up = absl::Now() + kTestPatience;
+    while (!transport_->WaitForProgress(id, SIZE_MAX, absl::Seconds(1)).quiescent && absl::Now() < give_up) continue;
+    ASSERT_TRUE(transport_->Poll(id, 0).quiescent);
+  }
+  void ExpectArrived(const TransferProgress& progress, size_t count) {
+    ASSERT_EQ(progress.arrived.size(), count);
+    for (size_t i = 0; i < count; ++i) {
+      EXPECT_EQ(progress.arrived[i].key, keys_[i]);
+      EXPECT_TRUE(VerifyBlock(progress.arrived[i], targets_.block(i)).ok());
+      EXPECT_TRUE(HoldsBlock(keys_[i], targets_.block(i)));
+    }
+  }
+  // All pieces of the chain, as the sender streams them.
+  std::vector<v1::BlockPiece> Pieces() {
+    std::vector<v1::BlockPiece> pieces;
+    const auto request =
+        TestRequest(SealTicket(TestTicket(root_, keys_), kTestTicketKey), sender_.store->layout_fingerprint());
+    EXPECT_TRUE(sender_.server
+                    .Serve(request,
+                           [&pieces](const v1::BlockPiece& piece) {
+                             pieces.push_back(piece);
+                             return true;
+                           })
+                    .ok());
+    return pieces;
+  }
+  // A handler that streams exactly these and then returns `end`.
+  static FetchService::Handler Replay(std::vector<v1::BlockPiece> pieces, absl::Status end = absl::OkStatus()) {
+    return
+        [pieces, end](grpc::ServerContext&, const v1::FetchBlocksRequest&, grpc::ServerWriter<v1::BlockPiece>& writer) {
+          for (const v1::BlockPiece& piece : pieces) {
+            if (!writer.Write(piece)) break;
+          }
+          return end;
+        };
+  }
+
+  const RootKey root_ = TestRoot(1);
+  const std::vector<BlockKey> keys_ = TestChain(root_, 0, kBlocks);
+  TestWorker sender_;
+  Targets targets_;
+  std::unique_ptr<GrpcTransport> transport_;
+};
+
+// Ends the handler when the client has gone.
+void AwaitCancelled(const grpc::ServerContext& context) {
+  while (!context.IsCancelled()) std::this_thread::yield();
+}
+
+TEST_F(GrpcTransportTest, BringsTheChainByteForByte) {
+  FetchListener listener(Forward(sender_));
+  MakeTransport();
+  EXPECT_EQ(transport_->name(), "grpc");
+  EXPECT_TRUE(transport_->RegisterMemory(sender_.device->view()).ok());
+  const TransferProgress progress = Transfer(Request(listener.address()));
+  EXPECT_TRUE(progress.result.ok()) << progress.result;
+  ExpectArrived(progress, kBlocks);
+  EXPECT_EQ(transport_->transfers(), 0u);
+  EXPECT_EQ(sender_.server.counters().serves_in_flight, 0u);
+}
+
+TEST_F(GrpcTransportTest, ArrivedBlocksAreReportedAsTheyCome) {
+  const std::vector<v1::BlockPiece> pieces = Pieces();
+  Gate gate;
+  gate.Close();
+  FetchListener listener(
+      [&](grpc::ServerContext&, const v1::FetchBlocksRequest&, grpc::ServerWriter<v1::BlockPiece>& writer) {
+        size_t blocks = 0;
+        for (const v1::BlockPiece& piece : pieces) {
+          EXPECT_TRUE(writer.Write(piece));
+          if (piece.last() && ++blocks == 5) gate.Pass();
+        }
+        return absl::OkStatus();
+      });
+  MakeTransport();
+  const TransferId id = *transport_->Prepare(Request(listener.address()));
+  transport_->Post(id);
+  std::vector<BlockHeader> arrived;
+  while (arrived.size() < 5) {
+    const TransferProgress progress = transport_->WaitForProgress(id, arrived.size(), kTestPatience);
+    ASSERT_FALSE(progress.finished) << progress.result;
+    ASSERT_FALSE(progress.arrived.empty());
+    arrived.insert(arrived.end(), progress.arrived.begin(), progress.arrived.end());
+  }
+  for (size_t i = 0; i < 5; ++i) EXPECT_TRUE(VerifyBlock(arrived[i], targets_.block(i)).ok());
+  EXPECT_TRUE(transport_->WaitForProgress(id, 5, absl::Milliseconds(1)).arrived.empty());
+  gate.Open();
+  const TransferProgress progress = Finish(id);
+  EXPECT_TRUE(progress.result.ok());
+  ExpectArrived(progress, kBlocks);
+}
+
+TEST_F(GrpcTransportTest, LargeBlocksArrive) {
+  TestWorker large({.layout = TestLayout(60'000), .device_slots = 4});
+  const std::vector<BlockKey> keys = TestChain(root_, 1, 4);
+  large.Seal(root_, keys);
+  FetchListener listener(Forward(large));
+  MakeTransport();
+  Targets targets(keys.size(), large.block_bytes());
+  TransferRequest request = Request(listener.address());
+  request.ticket = SealTicket(TestTicket(root_, keys), kTestTicketKey);
+  request.layout = large.store->layout_fingerprint();
+  request.targets = targets.spans();
+  const TransferProgress progress = Transfer(request);
+  EXPECT_TRUE(progress.result.ok()) << progress.result;
+  ASSERT_EQ(progress.arrived.size(), keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) EXPECT_TRUE(HoldsBlock(keys[i], targets.block(i)));
+}
+
+TEST_F(GrpcTransportTest, RefusedTicketsHaveTheirOwnResults) {
+  FetchListener listener(Forward(sender_));
+  MakeTransport();
+  const auto result_of = [&](const Ticket& ticket, const TicketKey& key = kTestTicketKey) {
+    TransferRequest request = Request(listener.address());
+    request.ticket = SealTicket(ticket, key);
+    const TransferProgress progress = Transfer(request);
+    EXPECT_TRUE(progress.arrived.empty());
+    return progress.result;
+  };
+  targets_.Fill(kCanary);
+  EXPECT_TRUE(absl::IsPermissionDenied(result_of(TestTicket(root_, keys_), DeriveTicketKey("another"))));
+  Ticket ticket = TestTicket(root_, keys_);
+  ticket.receiver = "another";
+  EXPECT_TRUE(absl::IsPermissionDenied(result_of(ticket)));
+  ticket = TestTicket(root_, keys_);
+  ticket.receiver_incarnation = TestIncarnation(3);
+  EXPECT_TRUE(absl::IsPermissionDenied(result_of(ticket)));
+  ticket = TestTicket(root_, keys_);
+  ticket.sender_incarnation = TestIncarnation(3);
+  EXPECT_TRUE(absl::IsPermissionDenied(result_of(ticket)));
+  ticket = TestTicket(root_, keys_);
+  ticket.expiry = absl::Now() - absl::Seconds(1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(result_of(ticket)));
+  EXPECT_TRUE(absl::IsNotFound(result_of(TestTicket(root_, TestChain(root_, 7, kBlocks)))));
+  TransferRequest malformed = Request(listener.address());
+  malformed.ticket = "nonsense";
+  EXPECT_TRUE(absl::IsPermissionDenied(Transfer(malformed).result));
+  EXPECT_TRUE(targets_.AllEqual(kCanary));
+
+  TransferRequest request = Request(listener.address());
+  EXPECT_TRUE(Transfer(request).result.ok());
+  request.deadline = absl::Now() + kTestPatience;
+  EXPECT_TRUE(absl::IsPermissionDenied(Transfer(request).result)) << "served twice";
+}
+
+TEST_F(GrpcTransportTest, OtherStatusesMeanThePeerIsUnavailable) {
+  MakeTransport();
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kResourceExhausted, absl::StatusCode::kUnavailable, absl::StatusCode::kInternal,
+        absl::StatusCode::kCancelled, absl::StatusCode::kUnimplemented, absl::StatusCode::kUnknown}) {
+    FetchListener listener(Replay({}, absl::Status(code, "no")));
+    EXPECT_TRUE(absl::IsUnavailable(Transfer(Request(listener.address())).result)) << static_cast<int>(code);
+  }
+  FetchListener listener(Replay({}, absl::DataLossError("corrupt at the sender")));
+  EXPECT_TRUE(absl::IsDataLoss(Transfer(Request(listener.address())).result));
+}
+
+TEST_F(GrpcTransportTest, ErrorAfterSomeBlocksKeepsThem) {
+  std::vector<v1::BlockPiece> pieces = Pieces();
+  const size_t per_block = pieces.size() / kBlocks;
+  pieces.resize(3 * per_block + 1);
+  FetchListener listener(Replay(pieces, absl::UnavailableError("enough")));
+  MakeTransport();
+  const TransferProgress progress = Transfer(Request(listener.address()));
+  EXPECT_TRUE(absl::IsUnavailable(progress.result));
+  ExpectArrived(progress, 3);
+}
+
+TEST_F(GrpcTransportTest, MalformedStreamsAreDataLoss) {
+  struct Case {
+    const char* name;
+    std::function<void(std::vector<v1::BlockPiece>&)> damage;
+    size_t arrived;
+  };
+  const size_t per_block = Pieces().size() / kBlocks;
+  const Case cases[] = {
+      {"empty", [](auto& p) { p.clear(); }, 0},
+      {"short", [](auto& p) { p.pop_back(); }, kBlocks - 1},
+      {"a block short", [&](auto& p) { p.resize(p.size() - per_block); }, kBlocks - 1},
+      {"too long", [](auto& p) { p.push_back(p[0]); }, kBlocks},
+      {"missing header", [&](auto& p) { p[per_block].clear_header(); }, 1},
+      {"wrong magic", [&](auto& p) { p[2 * per_block].mutable_header()->at(0) ^= 1; }, 2},
+      {"payload overflow", [&](auto& p) { p[per_block - 1].mutable_payload()->append("x"); }, 0},
+      {"wrong order", [&](auto& p) { std::rotate(p.begin(), p.begin() + static_cast<ptrdiff_t>(per_block), p.end()); },
+       kBlocks - 1},
+  };
+  MakeTransport();
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    std::vector<v1::BlockPiece> pieces = Pieces();
+    c.damage(pieces);
+    FetchListener listener(Replay(pieces));
+    const TransferProgress progress = Transfer(Request(listener.address()));
+    EXPECT_TRUE(absl::IsDataLoss(progress.result)) << progress.result;
+    EXPECT_EQ(progress.arrived.size(), c.arrived);
+  }
+}
+
+TEST_F(GrpcTransportTest, FlippedPayloadArrivesAsItIsAndFailsVerification) {
+  std::vector<v1::BlockPiece> pieces = Pieces();
+  pieces[1].mutable_payload()->at(7) ^= 1;
+  FetchListener listener(Replay(pieces));
+  MakeTransport();
+  const TransferProgress progress = Transfer(Request(listener.address()));
+  EXPECT_TRUE(progress.result.ok());
+  ASSERT_EQ(progress.arrived.size(), kBlocks);
+  EXPECT_TRUE(absl::IsDataLoss(VerifyBlock(progress.arrived[0], targets_.block(0))));
+  EXPECT_TRUE(VerifyBlock(progress.arrived[1], targets_.block(1)).ok());
+}
+
+TEST_F(GrpcTransportTest, CancelBeforePostIsQuiescentAtOnce) {
+  FetchListener listener(Forward(sender_));
+  MakeTransport();
+  targets_.Fill(kCanary);
+  const TransferId id = *transport_->Prepare(Request(listener.address()));
+  EXPECT_FALSE(transport_->Poll(id, 0).finished);
+  transport_->Cancel(id);
+  const TransferProgress progress = transport_->Poll(id, 0);
+  EXPECT_TRUE(absl::IsCancelled(progress.result));
+  EXPECT_TRUE(progress.quiescent);
+  transport_->Post(id);
+  transport_->Release(id);
+  EXPECT_TRUE(targets_.AllEqual(kCanary));
+}
+
+TEST_F(GrpcTransportTest, NothingIsWrittenAfterACancelledTransferIsQuiescent) {
+  FetchListener listener(Forward(sender_));
+  MakeTransport();
+  // Cancel when some number of blocks is there, from none to all.
+  for (size_t stage = 0; stage <= kBlocks; ++stage) {
+    const TransferId id = *transport_->Prepare(Request(listener.address()));
+    transport_->Post(id);
+    for (size_t seen = 0; seen < stage;) {
+      const TransferProgress progress = transport_->WaitForProgress(id, seen, kTestPatience);
+      seen += progress.arrived.size();
+    }
+    transport_->Cancel(id);
+    const TransferProgress cancelled = transport_->Poll(id, 0);
+    EXPECT_TRUE(cancelled.finished);
+    EXPECT_TRUE(absl::IsCancelled(cancelled.result) || cancelled.arrived.size() == kBlocks);
+    AwaitQuiescence(id);
+    const TransferProgress quiescent = transport_->Poll(id, 0);
+    EXPECT_EQ(quiescent.result, cancelled.result);
+    EXPECT_EQ(quiescent.arrived.size(), cancelled.arrived.size());
+    targets_.Fill(kCanary);
+    transport_->Release(id);
+    // Whatever might still be on its way has landed when the next transfer to other targets is through.
+    Targets others(kBlocks, sender_.block_bytes());
+    TransferRequest next = Request(listener.address());
+    next.targets = others.spans();
+    EXPECT_TRUE(Transfer(next).result.ok());
+    EXPECT_TRUE(targets_.AllEqual(kCanary)) << "stage " << stage;
+  }
+}
+
+TEST_F(GrpcTransportTest, CancelAtRandomMomentsEndsInExactlyOneResult) {
+  FetchListener listener(Forward(sender_));
+  MakeTransport();
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 100; ++round) {
+    const TransferId id = *transport_->Prepare(Request(listener.address()));
+    const auto moment = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 3000);
+    std::thread canceller([&] {
+      while (std::chrono::steady_clock::now() < moment) continue;
+      transport_->Cancel(id);
+    });
+    transport_->Post(id);
+    canceller.join();
+    const TransferProgress progress = Finish(id);
+    EXPECT_TRUE(progress.result.ok() || absl::IsCancelled(progress.result)) << progress.result;
+    if (progress.result.ok()) ExpectArrived(progress, kBlocks);
+  }
+}
+
+TEST_F(GrpcTransportTest, DestructorCancelsAndWaits) {
+  Gate gate;
+  FetchListener listener([&](grpc::ServerContext& context, const auto&, auto&) {
+    gate.Pass();
+    AwaitCancelled(context);
+    return absl::OkStatus();
+  });
+  MakeTransport();
+  const TransferId running = *transport_->Prepare(Request(listener.address()));
+  transport_->Post(running);
+  EXPECT_TRUE(transport_->Prepare(Request(listener.address())).ok());
+  while (gate.arrivals() == 0) std::this_thread::yield();
+  transport_.reset();
+  targets_.Fill(kCanary);
+  EXPECT_TRUE(targets_.AllEqual(kCanary));
+}
+
+TEST_F(GrpcTransportTest, PeerThatDiesMidStreamIsUnavailableAndItsSuccessorServes) {
+  const std::vector<v1::BlockPiece> pieces = Pieces();
+  const size_t per_block = pieces.size() / kBlocks;
+  MakeTransport();
+  std::optional<FetchListener> listener;
+  listener.emplace(
+      [&](grpc::ServerContext& context, const v1::FetchBlocksRequest&, grpc::ServerWriter<v1::BlockPiece>& writer) {
+        for (size_t i = 0; i < 2 * per_block; ++i) EXPECT_TRUE(writer.Write(pieces[i]));
+        AwaitCancelled(context);
+        return absl::OkStatus();
+      });
+  const int port = listener->port();
+  const std::string address = listener->address();
+  const TransferId id = *transport_->Prepare(Request(address));
+  transport_->Post(id);
+  for (size_t seen = 0; seen < 2;) seen += transport_->WaitForProgress(id, seen, kTestPatience).arrived.size();
+  listener->Kill();
+  const TransferProgress progress = Finish(id);
+  EXPECT_TRUE(absl::IsUnavailable(progress.result)) << progress.result;
+  ExpectArrived(progress, 2);
+
+  listener.reset();
+  EXPECT_TRUE(absl::IsUnavailable(Transfer(Request(address)).result));
+  listener.emplace(Forward(sender_), port);
+  EXPECT_TRUE(Transfer(Request(address)).result.ok());
+}
+
+TEST_F(GrpcTransportTest, SilentPeerEndsTheTransferAtItsDeadline) {
+  FetchListener listener([](grpc::ServerContext& context, const auto&, auto&) {
+    AwaitCancelled(context);
+    return absl::OkStatus();
+  });
+  MakeTransport();
+  const absl::Time begin = absl::Now();
+  const TransferProgress progress = Transfer(Request(listener.address(), absl::Milliseconds(300)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(progress.result)) << progress.result;
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(4));
+}
+
+TEST_F(GrpcTransportTest, SilentPeerEndsTheTransferAtTheStallTimeout) {
+  const std::vector<v1::BlockPiece> pieces = Pieces();
+  const size_t per_block = pieces.size() / kBlocks;
+  FetchListener listener(
+      [&](grpc::ServerContext& context, const v1::FetchBlocksRequest&, grpc::ServerWriter<v1::BlockPiece>& writer) {
+        for (size_t i = 0; i < per_block; ++i) EXPECT_TRUE(writer.Write(pieces[i]));
+        AwaitCancelled(context);
+        return absl::OkStatus();
+      });
+  MakeTransport({.timeouts = {.stall = absl::Milliseconds(300)}});
+  const TransferProgress progress = Transfer(Request(listener.address()));
+  EXPECT_TRUE(absl::IsUnavailable(progress.result)) << progress.result;
+  EXPECT_THAT(std::string(progress.result.message()), HasSubstr("sent nothing for 300ms"));
+  ExpectArrived(progress, 1);
+}
+
+TEST_F(GrpcTransportTest, PeerThatNeverSpeaksEndsTheTransferAtTheConnectTimeout) {
+  // The kernel completes the connection; nobody ever reads from it, as with a stopped process.
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(socket, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(socket, 8), 0);
+  ASSERT_EQ(getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  MakeTransport({.timeouts = {.connect = absl::Milliseconds(200)}});
+  const TransferProgress progress = Transfer(Request(absl::StrCat("127.0.0.1:", ntohs(address.sin_port))));
+  EXPECT_TRUE(absl::IsUnavailable(progress.result)) << progress.result;
+  EXPECT_THAT(std::string(progress.result.message()), HasSubstr("not connected after 200ms"));
+  EXPECT_EQ(transport_->channels(), 0u);
+  close(socket);
+}
+
+TEST_F(GrpcTransportTest, BoundsTransfersAndChannels) {
+  FetchListener first(Forward(sender_));
+  FetchListener second(Forward(sender_));
+  MakeTransport({.max_transfers = 2, .max_channels = 1});
+  const TransferId a = *transport_->Prepare(Request(first.address()));
+  const TransferId b = *transport_->Prepare(Request(second.address()));
+  const absl::Status full = transport_->Prepare(Request(first.address())).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("transfers"));
+  transport_->Post(a);
+  EXPECT_TRUE(Finish(a).result.ok());
+  transport_->Post(b);
+  EXPECT_TRUE(Finish(b).result.ok());
+  EXPECT_EQ(transport_->channels(), 1u);
+  EXPECT_TRUE(transport_->Prepare(Request(first.address())).ok());
+}
+
+TEST_F(GrpcTransportTest, RequestsThatCannotRunAreRefused) {
+  MakeTransport();
+  TransferRequest request = Request("127.0.0.1:1");
+  request.targets.clear();
+  EXPECT_TRUE(absl::IsInvalidArgument(transport_->Prepare(request).status()));
+  request = Request("127.0.0.1:1");
+  request.targets[1] = {};
+  EXPECT_TRUE(absl::IsInvalidArgument(transport_->Prepare(request).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(transport_->Prepare(Request("")).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(transport_->Prepare(Request("127.0.0.1:1", absl::InfiniteDuration())).status()));
+  EXPECT_EQ(transport_->transfers(), 0u);
+}
+
+TEST_F(GrpcTransportTest, CallWithoutADeadlineIsRefusedByTheSender) {
+  FetchListener listener(Forward(sender_));
+  const auto stub = v1::Worker::NewStub(TestChannel(listener.address()));
+  grpc::ClientContext context;
+  const auto reader = stub->FetchBlocks(
+      &context, TestRequest(SealTicket(TestTicket(root_, keys_), kTestTicketKey), sender_.store->layout_fingerprint()));
+  v1::BlockPiece piece;
+  EXPECT_FALSE(reader->Read(&piece));
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("deadline"));
+}
+
+// Two workers, each with its own chain, pull from each other at the same time.
+TEST_F(GrpcTransportTest, TwoWorkersPullFromEachOther) {
+  TestWorker other({.id = "other", .incarnation = 4, .piece_bytes = 300});
+  const std::vector<BlockKey> other_keys = TestChain(root_, 5, kBlocks);
+  other.Seal(root_, other_keys);
+  FetchListener sender_listener(Forward(sender_));
+  FetchListener other_listener(Forward(other));
+
+  const auto pull = [&](const TestWorker& from, const std::string& address, const TestWorker& to,
+                        const std::vector<BlockKey>& keys) {
+    GrpcTransport transport(
+        {.make_channel = TestChannel, .receiver_id = to.id, .receiver_incarnation = to.incarnation});
+    for (int round = 0; round < 20; ++round) {
+      std::vector<PrivateBlock> blocks;
+      TransferRequest request = Request(address);
+      request.targets.clear();
+      for (size_t i = 0; i < keys.size(); ++i) {
+        auto block = to.store->Allocate();
+        ASSERT_TRUE(block.ok()) << block.status();
+        request.targets.push_back(to.device->bytes(block->block()));
+        blocks.push_back(*std::move(block));
+      }
+      Ticket ticket = TestTicket(root_, keys);
+      ticket.sender = from.id;
+      ticket.sender_incarnation = from.incarnation;
+      ticket.receiver = to.id;
+      ticket.receiver_incarnation = to.incarnation;
+      request.ticket = SealTicket(ticket, kTestTicketKey);
+      const TransferId id = *transport.Prepare(request);
+      transport.Post(id);
+      while (!transport.WaitForProgress(id, SIZE_MAX, kTestPatience).quiescent) continue;
+      const TransferProgress progress = transport.Poll(id, 0);
+      ASSERT_TRUE(progress.result.ok()) << progress.result;
+      ASSERT_EQ(progress.arrived.size(), keys.size());
+      std::vector<BlockPin> pins;
+      for (size_t i = 0; i < keys.size(); ++i) {
+        auto pin = to.store->Publish(std::move(blocks[i]), progress.arrived[i]);
+        ASSERT_TRUE(pin.ok()) << pin.status();
+        pins.push_back(*std::move(pin));
+      }
+      transport.Release(id);
+    }
+  };
+  std::thread one([&] { pull(other, other_listener.address(), sender_, other_keys); });
+  pull(sender_, sender_listener.address(), other, keys_);
+  one.join();
+  EXPECT_EQ(sender_.store->Lookup(other_keys, {}).blocks[0], kBlocks);
+  EXPECT_EQ(other.store->Lookup(keys_, {}).blocks[0], kBlocks);
+}
+
+}  // namespace
+}  // namespace kvmesh
