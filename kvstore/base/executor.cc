@@ -2,9 +2,12 @@
 
 #include <utility>
 
+#include "kvstore/base/check.h"
+
 namespace kvmesh {
 
 ThreadPool::ThreadPool(size_t threads) {
+  KVMESH_CHECK(threads >= 1, "a pool without threads would run nothing");
   threads_.reserve(threads);
   for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }

@@ -20,7 +20,7 @@ class Executor {
 };
 
 // `threads` threads over one queue. The destructor runs what is queued, then joins. The queue is bounded by the
-// callers: every caller schedules a bounded number of closures at a time.
+// callers: every caller schedules a bounded number of closures at a time. REQUIRES: threads >= 1.
 class ThreadPool : public Executor {
  public:
   explicit ThreadPool(size_t threads);

@@ -7,11 +7,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "kvstore/base/check.h"
 #include "kvstore/block/sha256.h"
 
 namespace kvmesh {
@@ -38,11 +37,8 @@ Digest32 HmacSha256(absl::string_view key, absl::string_view data) {
   const unsigned char* got =
       HMAC(EVP_sha256(), key_bytes, static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(data.data()),
            data.size(), mac.bytes.data(), &length);
-  if (got == nullptr || length != mac.bytes.size()) {
-    // Only without memory or without SHA-256 in the library; a wrong MAC must never be used.
-    std::fputs("kvmesh: HMAC-SHA-256 failed\n", stderr);
-    std::abort();
-  }
+  // Fails only without memory or without SHA-256 in the library; a wrong MAC must never be used.
+  KVMESH_CHECK(got != nullptr && length == mac.bytes.size(), "HMAC-SHA-256 failed");
   return mac;
 }
 

@@ -1,0 +1,74 @@
+#include "kvstore/base/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <vector>
+
+#include "kvstore/base/mutex.h"
+
+namespace kvmesh {
+namespace {
+
+TEST(ThreadPoolTest, RunsEverythingBeforeItIsDestroyed) {
+  std::atomic<int> ran = 0;
+  {
+    ThreadPool pool(3);
+    for (int i = 0; i < 1000; ++i) pool.Schedule([&ran] { ++ran; });
+  }
+  EXPECT_EQ(ran, 1000);
+}
+
+TEST(ThreadPoolTest, WorkMayScheduleWorkEvenWhileItIsDestroyed) {
+  std::atomic<int> ran = 0;
+  {
+    ThreadPool pool(2);
+    pool.Schedule([&] {
+      ++ran;
+      for (int i = 0; i < 10; ++i) {
+        pool.Schedule([&] {
+          ++ran;
+          pool.Schedule([&ran] { ++ran; });
+        });
+      }
+    });
+  }
+  EXPECT_EQ(ran, 21);
+}
+
+TEST(ThreadPoolTest, ThreadsRunAtTheSameTime) {
+  Mutex mu;
+  CondVar changed;
+  int waiting = 0;
+  {
+    ThreadPool pool(3);
+    // Each closure waits for the others: with fewer threads this would never end.
+    for (int i = 0; i < 3; ++i) {
+      pool.Schedule([&] {
+        MutexLock lock(mu);
+        ++waiting;
+        changed.NotifyAll();
+        while (waiting < 3) changed.Wait(lock);
+      });
+    }
+  }
+  EXPECT_EQ(waiting, 3);
+}
+
+TEST(ThreadPoolTest, OneThreadKeepsTheOrder) {
+  std::vector<int> order;
+  {
+    ThreadPool pool(1);
+    for (int i = 0; i < 100; ++i) pool.Schedule([&order, i] { order.push_back(i); });
+  }
+  ASSERT_EQ(order.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(ThreadPoolDeathTest, NoThreadsIsAProgrammingError) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_DEATH(ThreadPool(0), "check failed: threads >= 1");
+}
+
+}  // namespace
+}  // namespace kvmesh
