@@ -1,8 +1,9 @@
-// Generate.
+// Generate and Tokenize.
 #include <utility>
 
 #include "kvstore/service/grpc_status.h"
 #include "kvstore/service/trace_context.h"
+#include "kvstore/wire/wire.h"
 #include "worker/server/decode.h"
 #include "worker/server/worker_service.h"
 
@@ -12,6 +13,19 @@ grpc::Status WorkerService::Generate(grpc::ServerContext* context, const v1::Gen
                                      grpc::ServerWriter<v1::GenerateResponse>* writer) {
   SlowCallLog call("worker", "Generate", *context, core_.options().slow_call);
   return call.Finish(GenerateInto(*context, *request, *writer));
+}
+
+grpc::Status WorkerService::Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
+                                     v1::TokenizeResponse* response) {
+  if (core_.vocabulary() == nullptr) {
+    return ToGrpcStatus(absl::FailedPreconditionError("tokenize: this worker has no model"));
+  }
+  const std::vector<uint32_t> tokens = core_.vocabulary()->Encode(request->text());
+  if (!tokens.empty()) {
+    if (const absl::Status status = CheckTokenCount(tokens.size(), "text"); !status.ok()) return ToGrpcStatus(status);
+  }
+  response->mutable_tokens()->Add(tokens.begin(), tokens.end());
+  return grpc::Status::OK;
 }
 
 absl::Status WorkerService::GenerateInto(const grpc::ServerContext& context, const v1::GenerateRequest& request,

@@ -35,6 +35,8 @@ class WorkerService : public v1::Worker::Service {
   // Generation (generate_call.cc).
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override;
+  grpc::Status Tokenize(grpc::ServerContext* context, const v1::TokenizeRequest* request,
+                        v1::TokenizeResponse* response) override;
 
   // Whole blocks (block_calls.cc).
   grpc::Status PutBlocks(grpc::ServerContext* context, grpc::ServerReader<v1::PutBlocksRequest>* reader,

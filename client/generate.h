@@ -1,0 +1,47 @@
+// Generation on a cluster: route, run on the chosen worker, report back.
+#ifndef KVMESH_CLIENT_GENERATE_H_
+#define KVMESH_CLIENT_GENERATE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/client.h"
+
+namespace kvmesh {
+
+struct ClusterGenerateRequest {
+  std::vector<uint32_t> tokens;  // one of tokens and text
+  std::string text;
+  uint32_t max_tokens = 0;
+  bool no_cache = false;
+  std::string tenant;  // ignored by servers under TLS
+  std::string cache_salt;
+  std::string worker_id;  // run there; empty: the coordinator chooses
+  absl::Duration timeout = absl::Seconds(60);
+  std::function<void(uint32_t id, const std::string& text)> on_token;  // optional
+};
+
+struct ClusterGenerateResult {
+  std::string worker_id;
+  uint64_t prompt_tokens = 0;
+  uint64_t computed_tokens = 0;  // not computed again: resumed
+  v1::HitTokens hits;
+  std::vector<uint32_t> tokens;
+  std::string text;
+  absl::Duration time_to_first_token;
+  absl::Duration total;
+  v1::RouteResponse route;
+};
+
+// The identity of the cluster's model, from any worker that has one. NOT_FOUND: none has.
+absl::StatusOr<CacheIdentity> ClusterModelIdentity(Client& client);
+
+// Retries once elsewhere when the chosen worker is UNAVAILABLE before its first token. Other errors are the servers'.
+absl::StatusOr<ClusterGenerateResult> GenerateOnCluster(Client& client, const ClusterGenerateRequest& request);
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_CLIENT_GENERATE_H_
