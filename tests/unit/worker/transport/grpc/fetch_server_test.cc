@@ -95,11 +95,14 @@ TEST_F(FetchServerTest, LargeBlocksGoInPiecesOfOneMebibyte) {
 TEST_F(FetchServerTest, EveryTierServes) {
   worker_.reset();
   MemoryDiskTier disk(64);
-  options_.device_slots = 2;
+  options_.device_slots = 6;
   options_.host_slots = 2;
   options_.disk = &disk;
   worker_.emplace(options_);
   worker_->Seal(root_, keys_);
+  worker_->Seal(root_, TestChain(root_, 1, 4));  // pushes all but two blocks down
+  const BlockStore::Match match = worker_->store->Lookup(keys_, {});
+  ASSERT_EQ(match.blocks, (std::array<uint32_t, 3>{2, 4, 6}));
   ASSERT_TRUE(Serve(NewTicket()).ok());
   ExpectBlocks();
   EXPECT_GT(disk.reads(), 0u);
@@ -277,10 +280,11 @@ TEST_F(FetchServerTest, CorruptBlockIsNotSentAndIsErased) {
 TEST_F(FetchServerTest, DiskThatFailsIsUnavailable) {
   worker_.reset();
   MemoryDiskTier disk(64);
-  options_.device_slots = 1;
+  options_.device_slots = 6;
   options_.disk = &disk;
   worker_.emplace(options_);
   worker_->Seal(root_, keys_);
+  worker_->Seal(root_, TestChain(root_, 1, 6));
   disk.SetReadFault([](const BlockHeader&) { return absl::UnavailableError("disk: gone"); });
   EXPECT_TRUE(absl::IsUnavailable(Serve(NewTicket())));
   ExpectNothingHeld();

@@ -123,13 +123,15 @@ class TestWorker {
   void Seal(const RootKey& root, const std::vector<BlockKey>& keys, LossyFormats lossy = {}) {
     std::vector<std::byte> bytes(block_bytes());
     BlockKey parent = RootAsParent(root);
+    BlockPin parent_pin;
     for (uint32_t i = 0; i < keys.size(); ++i) {
       absl::StatusOr<PrivateBlock> block = store->Allocate();
       ASSERT_TRUE(block.ok()) << block.status();
       FillBlock(keys[i], bytes);
       ASSERT_TRUE(device->Write(block->block(), bytes).ok());
-      const auto pin = store->Seal(*std::move(block), {root, keys[i], parent, i, lossy});
+      auto pin = store->Seal(*std::move(block), {root, keys[i], parent, i, lossy});
       ASSERT_TRUE(pin.ok()) << pin.status();
+      parent_pin = *std::move(pin);
       parent = keys[i];
     }
   }
