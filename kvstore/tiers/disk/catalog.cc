@@ -182,18 +182,16 @@ absl::Status Catalog::ForEach(absl::FunctionRef<void(absl::string_view, absl::st
 }
 
 absl::Status Catalog::Heal() {
-  {
-    ReaderLock lock(mu_);
-    if (db_ != nullptr && db_->Resume().ok()) {
-      failed_->store(false, std::memory_order_release);
-      return absl::OkStatus();
-    }
-  }
-  // Errors that RocksDB calls fatal end only with a new open.
+  // Not DB::Resume: with an empty memtable (7.8) it keeps the log file that failed, and the next write to that fails
+  // again, by an abort in builds with assertions.
   WriterLock lock(mu_);
   db_.reset();
   failed_->store(false, std::memory_order_release);
-  const absl::Status status = OpenDb(path_, failed_, db_);
+  absl::Status status = OpenDb(path_, failed_, db_);
+  if (absl::IsDataLoss(status)) {
+    status = Destroy(path_);
+    if (status.ok()) status = OpenDb(path_, failed_, db_);
+  }
   if (!status.ok()) failed_->store(true, std::memory_order_release);
   return status;
 }

@@ -54,7 +54,9 @@ class Catalog {
 
   // False after a failed write, of the caller's or in the background.
   bool healthy() const { return !failed_->load(std::memory_order_acquire); }
-  // Resumes after an error, by reopening when that is what it takes.
+  // Ends an error by closing and opening again; what was written before the error is kept.
+  // A catalog that turns out to be corrupt starts empty: the slots of this process live on, and the next one finds
+  // none.
   absl::Status Heal();
 
  private:
