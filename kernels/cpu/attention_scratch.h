@@ -10,7 +10,7 @@ namespace kvmesh::cpu {
 // on its position only.
 inline constexpr int kTile = 64;
 // Query rows (a query and one of its heads) that share the reading of a tile.
-inline constexpr int kRows = 64;
+inline constexpr int kRows = 128;
 inline constexpr int kMaxDim = 256;
 // Elements of a head whose keys are transposed at a time.
 inline constexpr int kSlice = 32;
@@ -24,7 +24,7 @@ struct TileRange {
   int end = 0;
 };
 
-// About 280 KiB; one per thread. "dim" is head_dim rounded up to a multiple of 16, the excess zero.
+// About 450 KiB; one per thread. "dim" is head_dim rounded up to a multiple of 16, the excess zero.
 struct alignas(64) AttentionScratch {
   float query[kRows * kMaxDim];       // [row][head_dim], multiplied by the scale
   float keys[kSlice * kTile];         // [element of a slice][key]
