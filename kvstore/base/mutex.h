@@ -47,9 +47,9 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 class CondVar {
  public:
   void Wait(MutexLock& lock) { cv_.wait(lock.lock_); }
-  // Returns false when `timeout` passed first. A negative timeout returns at once.
+  // Returns false when `timeout` (at most a day) passed first. A negative timeout returns at once.
   bool WaitFor(MutexLock& lock, absl::Duration timeout) {
-    const auto bounded = absl::ToChronoMicroseconds(std::min(timeout, absl::Hours(24)));
+    const auto bounded = absl::ToChronoMicroseconds(std::clamp(timeout, absl::ZeroDuration(), absl::Hours(24)));
     return cv_.wait_for(lock.lock_, bounded) == std::cv_status::no_timeout;
   }
   void NotifyOne() { cv_.notify_one(); }

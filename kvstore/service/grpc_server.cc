@@ -8,6 +8,7 @@
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
@@ -90,7 +91,7 @@ void GrpcServer::SetServing(bool serving) {
 }
 
 void GrpcServer::Shutdown(absl::Duration grace) {
-  const absl::Duration bounded = std::min(grace, absl::Hours(1));
+  const absl::Duration bounded = std::clamp(grace, absl::ZeroDuration(), absl::Hours(1));
   server_->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(bounded));
   server_->Wait();
 }

@@ -45,8 +45,8 @@ class GrpcServer {
   // What the health service reports for the whole server; serving at first.
   void SetServing(bool serving);
 
-  // Takes no new calls, lets running ones end for up to `grace`, then cancels them; returns when all handlers have
-  // returned. Later calls do nothing.
+  // Takes no new calls, lets running ones end for up to `grace` (at most an hour), then cancels them; returns when all
+  // handlers have returned. Later calls do nothing.
   void Shutdown(absl::Duration grace);
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_format.h"
 #include "kvstore/service/grpc_status.h"
 #include "kvstore/service/log.h"
 
@@ -60,7 +61,7 @@ SlowCallLog::~SlowCallLog() {
   if (took < threshold_) return;
   Log(LogLevel::kWarning, component_, "slow call",
       {{"method", method_},
-       {"ms", absl::ToDoubleMilliseconds(took)},
+       {"ms", absl::StrFormat("%.3f", absl::ToDoubleMilliseconds(took))},
        {"status", absl::StatusCodeToString(status_.code())},
        {"traceparent", trace_parent_}});
 }

@@ -69,7 +69,7 @@ class SlowCallLogTest : public ::testing::Test {
 TEST_F(SlowCallLogTest, SlowCallIsOneLineWithItsTrace) {
   const std::string log = LogOf(absl::Milliseconds(100), absl::Milliseconds(250), absl::NotFoundError("x"),
                                 [](grpc::ClientContext& context) { SetTraceParent(kTrace, context); });
-  EXPECT_THAT(log, HasSubstr(absl::StrCat(" level=warning component=worker msg=\"slow call\" method=Echo ms=250 "
+  EXPECT_THAT(log, HasSubstr(absl::StrCat(" level=warning component=worker msg=\"slow call\" method=Echo ms=250.000 "
                                           "status=NOT_FOUND traceparent=",
                                           kTrace, "\n")));
 }
