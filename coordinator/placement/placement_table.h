@@ -89,7 +89,7 @@ class PlacementTable {
   const PlacementOptions options_;
   Placements placements_;
   std::set<std::pair<absl::Time, PlacementId>> by_expiry_;
-  std::vector<SlotLoad> loads_;  // by slot
+  std::vector<SlotLoad> loads_;                          // by slot
   absl::flat_hash_map<BlockKey, ExpectedPrefix> hints_;  // each listed by one entry
   uint64_t expired_ = 0;
   uint64_t dropped_ = 0;

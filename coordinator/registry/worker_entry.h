@@ -17,6 +17,8 @@
 
 namespace kvmesh {
 
+inline constexpr size_t kMaxRegistrationBytes = 256 << 10;
+
 // What a worker says of itself when it registers. Rates of 0 are unknown.
 struct WorkerDescription {
   std::string id;
@@ -31,6 +33,7 @@ struct WorkerDescription {
   double disk_bytes_per_second = 0;
   double peer_bytes_per_second = 0;
   bool draining = false;
+  std::string registration;  // its words as they came, to pass on; at most kMaxRegistrationBytes
 
   // INVALID_ARGUMENT naming the field.
   absl::Status Validate() const;

@@ -39,6 +39,7 @@ absl::Status WorkerDescription::Validate() const {
   if (!IsRate(host_bytes_per_second)) return Invalid("host_bytes_per_second", "not a rate");
   if (!IsRate(disk_bytes_per_second)) return Invalid("disk_bytes_per_second", "not a rate");
   if (!IsRate(peer_bytes_per_second)) return Invalid("peer_bytes_per_second", "not a rate");
+  if (registration.size() > kMaxRegistrationBytes) return absl::InvalidArgumentError("register: more than 256 KiB");
   return absl::OkStatus();
 }
 
