@@ -16,9 +16,8 @@ absl::Status CheckSequence(const ForwardSequence& sequence, const LlamaConfig& c
   const auto count = static_cast<int64_t>(sequence.tokens.size());
   if (count == 0) return absl::InvalidArgumentError("tokens: none");
   if (sequence.first_position < 0 || sequence.first_position > config.max_positions - count) {
-    return absl::InvalidArgumentError(absl::StrCat("first_position: positions ", sequence.first_position, " to ",
-                                                   sequence.first_position + count - 1, " are not all below ",
-                                                   config.max_positions));
+    return absl::InvalidArgumentError(absl::StrCat("first_position: ", sequence.first_position, " and the ", count,
+                                                   " tokens from there do not lie in 0 to ", config.max_positions - 1));
   }
   for (const uint32_t token : sequence.tokens) {
     if (token >= static_cast<uint32_t>(config.vocab_size)) {

@@ -17,7 +17,7 @@ namespace kvmesh {
 
 // Limits of a vocab.json.
 inline constexpr size_t kMaxVocabularyFileBytes = size_t{128} << 20;
-inline constexpr size_t kMaxPieceBytes = 1024;
+inline constexpr size_t kMaxVocabularyPieceBytes = 1024;
 
 // Immutable; thread safe. Two kinds:
 //

@@ -1,0 +1,187 @@
+// kvmesh generate: greedy generation on a cluster, or in this process with --model.
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/command.h"
+#include "client/cli/inputs.h"
+#include "client/generate.h"
+#include "worker/server/worker_core.h"
+
+namespace kvmesh {
+namespace {
+
+struct GenerateFlags {
+  ClusterFlags cluster;
+  std::string worker;
+  std::string model_dir;
+  std::string tokens;
+  std::string tokens_file;
+  std::string prompt;
+  uint32_t max_tokens = 0;
+  bool no_cache = false;
+  bool json = false;
+};
+
+// What was generated, wherever it ran.
+struct Generated {
+  std::string worker;
+  uint64_t prompt_tokens = 0;
+  uint64_t computed_tokens = 0;
+  v1::HitTokens hits;
+  std::vector<uint32_t> tokens;
+  std::string text;
+  absl::Duration time_to_first_token;
+  absl::Duration total;
+  v1::RouteResponse route;  // on a cluster
+};
+
+// Text as it comes; nothing when the answer is one JSON object.
+void Stream(const GenerateFlags& flags, absl::string_view text) {
+  if (flags.json) return;
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+absl::StatusOr<Generated> OnCluster(const GenerateFlags& flags, std::vector<uint32_t> tokens) {
+  absl::StatusOr<std::unique_ptr<Client>> client = ConnectCluster(flags.cluster);
+  if (!client.ok()) return client.status();
+  ClusterGenerateRequest request;
+  request.tokens = std::move(tokens);
+  request.text = flags.prompt;
+  request.max_tokens = flags.max_tokens;
+  request.no_cache = flags.no_cache;
+  request.worker_id = flags.worker;
+  request.timeout = absl::Minutes(10);
+  request.on_token = [&flags](uint32_t, const std::string& text) { Stream(flags, text); };
+  absl::StatusOr<ClusterGenerateResult> result = GenerateOnCluster(**client, request);
+  if (!result.ok()) return result.status();
+  return Generated{result->worker_id, result->prompt_tokens, result->computed_tokens,     result->hits,
+                   result->tokens,    result->text,          result->time_to_first_token, result->total,
+                   result->route};
+}
+
+absl::StatusOr<Generated> InProcess(const GenerateFlags& flags, std::vector<uint32_t> tokens) {
+  WorkerOptions options;
+  options.worker_id = "local";
+  options.model_dir = flags.model_dir;
+  options.tls.insecure = true;
+  options.max_pinned_fraction = 1.0;
+  const absl::StatusOr<std::unique_ptr<WorkerCore>> core =
+      WorkerCore::Create(options, NewIncarnation(RandomSource::Real()), {});
+  if (!core.ok()) return core.status();
+  const absl::StatusOr<RootKey> root = (*core)->RootOf((*core)->OwnIdentity("", ""));
+  if (!root.ok()) return root.status();
+  const Vocabulary& vocabulary = *(*core)->vocabulary();
+  if (tokens.empty()) tokens = vocabulary.Encode(flags.prompt);
+
+  const absl::Time began = absl::Now();
+  Generated out;
+  out.worker = options.worker_id;
+  out.prompt_tokens = tokens.size();
+  GenerateEvents events;
+  events.on_start = [&](const GenerateStart& start) {
+    out.computed_tokens = start.computed_tokens;
+    out.hits.set_device(start.hits[static_cast<size_t>(HitSource::kDevice)]);
+    return true;
+  };
+  events.on_token = [&](uint32_t token) {
+    if (out.tokens.empty()) out.time_to_first_token = absl::Now() - began;
+    const absl::string_view piece = vocabulary.Piece(token);
+    out.tokens.push_back(token);
+    out.text.append(piece.data(), piece.size());
+    Stream(flags, piece);
+    return true;
+  };
+  KVMESH_RETURN_IF_ERROR((*core)->generator()->Run({.root = *root,
+                                                    .prompt = std::move(tokens),
+                                                    .max_tokens = flags.max_tokens,
+                                                    .sources = {},
+                                                    .no_cache = flags.no_cache,
+                                                    .deadline = absl::InfiniteFuture()},
+                                                   events));
+  out.total = absl::Now() - began;
+  return out;
+}
+
+void Print(const GenerateFlags& flags, const Generated& result) {
+  if (!flags.json) {
+    std::printf("\n");
+    std::fprintf(
+        stderr, "%llu prompt tokens, %llu from cache, %zu generated, first after %.1f ms, all after %.1f ms, on %s\n",
+        static_cast<unsigned long long>(result.prompt_tokens), static_cast<unsigned long long>(result.computed_tokens),
+        result.tokens.size(), absl::ToDoubleMilliseconds(result.time_to_first_token),
+        absl::ToDoubleMilliseconds(result.total), result.worker.c_str());
+    return;
+  }
+  nlohmann::ordered_json out;
+  out["prompt_tokens"] = result.prompt_tokens;
+  out["computed_tokens"] = result.computed_tokens;
+  out["hits_by_tier"] = {{"device", result.hits.device()},
+                         {"host", result.hits.host()},
+                         {"disk", result.hits.disk()},
+                         {"peer", result.hits.peer()}};
+  out["tokens"] = result.tokens;
+  out["text"] = result.text;
+  out["ttft_ms"] = absl::ToDoubleMilliseconds(result.time_to_first_token);
+  out["total_ms"] = absl::ToDoubleMilliseconds(result.total);
+  out["worker"] = result.worker;
+  out["sources"] = nlohmann::ordered_json::array();
+  for (const v1::SourceSpan& source : result.route.sources()) {
+    out["sources"].push_back({{"peer", source.peer_id()}, {"blocks", source.block_count()}});
+  }
+  // Generated bytes need not be whole UTF-8.
+  std::printf("%s\n", out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+}
+
+absl::StatusOr<int> Run(const GenerateFlags& flags) {
+  const bool local = !flags.model_dir.empty();
+  if (local == !flags.cluster.coordinators.empty()) {
+    return absl::InvalidArgumentError("--coordinator, --model: exactly one must be given");
+  }
+  if (local && !flags.worker.empty()) return absl::InvalidArgumentError("--worker: needs --coordinator");
+  if ((!flags.tokens.empty()) + (!flags.tokens_file.empty()) + (!flags.prompt.empty()) != 1) {
+    return absl::InvalidArgumentError("--tokens, --tokens-file, --prompt: exactly one must be given");
+  }
+  std::vector<uint32_t> tokens;
+  if (flags.prompt.empty()) {
+    std::string text = flags.tokens;
+    const absl::string_view flag = flags.tokens_file.empty() ? "--tokens" : "--tokens-file";
+    if (!flags.tokens_file.empty()) {
+      absl::StatusOr<std::string> file = ReadInputFile(flags.tokens_file, flag);
+      if (!file.ok()) return file.status();
+      text = *std::move(file);
+    }
+    absl::StatusOr<std::vector<uint32_t>> parsed = ParseTokens(text, flag);
+    if (!parsed.ok()) return parsed.status();
+    tokens = *std::move(parsed);
+  }
+  const absl::StatusOr<Generated> result =
+      local ? InProcess(flags, std::move(tokens)) : OnCluster(flags, std::move(tokens));
+  if (!result.ok()) return result.status();
+  Print(flags, *result);
+  return 0;
+}
+
+}  // namespace
+
+void AddGenerateCommand(CLI::App& app, RunCommand& run) {
+  auto flags = std::make_shared<GenerateFlags>();
+  CLI::App* command = app.add_subcommand("generate", "Generate greedily, on a cluster or in this process");
+  AddClusterFlags(*command, flags->cluster, /*required=*/false);
+  command->add_option("--worker", flags->worker, "Run on this worker");
+  command->add_option("--model", flags->model_dir, "Folder of a model to run in this process, without servers");
+  command->add_option("--tokens", flags->tokens, "Prompt as token ids: 1,403");
+  command->add_option("--tokens-file", flags->tokens_file, "Prompt as a file of token ids");
+  command->add_option("--prompt", flags->prompt, "Prompt as text");
+  command->add_option("--max-tokens", flags->max_tokens, "Tokens to generate")->required();
+  command->add_flag("--no-cache", flags->no_cache, "Compute everything, publish nothing");
+  command->add_flag("--json", flags->json, "One JSON object on standard output");
+  command->callback([flags, &run] { run = [flags] { return Run(*flags); }; });
+}
+
+}  // namespace kvmesh

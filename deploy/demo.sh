@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Installs, builds (Release) and plays a multi-turn conversation set over a local cluster of real processes.
+# Exits non-zero when any answer differs from an uncached run, or a tier or the peers gave nothing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+./deploy/install_deps.sh
+cmake --preset release -DKVMESH_TESTS=OFF -B build-demo >/dev/null
+cmake --build build-demo --target kvmesh kvmesh-coordinator kvmesh-worker
+exec python3 deploy/demo.py --bin build-demo/bin --model deploy/model "$@"
