@@ -17,8 +17,8 @@ import numpy as np
 
 import safetensors_io
 
-# The prompt whose greedy continuation is decided by the widest margins is the one written, so that
-# single precision reaches the same tokens.
+# Of these, the prompt with the most varied greedy continuation is written, among those where every
+# choice is wide enough (MIN_MARGIN, in logits) for single precision to reach the same tokens.
 PROMPTS = (
     "And it came to pass in those days, that the king of Israel said unto",
     "And the LORD spake unto Moses, saying, Speak unto the children of Israel, and",
@@ -26,7 +26,14 @@ PROMPTS = (
     "Then answered Jesus and said unto them, Verily, verily, I say unto you,",
     "The words of the wise are as a fountain of life, but the",
     "Now when the Philistines heard that David was come up against them, the",
+    "And the king answered and said unto the prophet of the LORD, Behold, I",
+    "Blessed is the man that walketh in the way of the righteous, and his",
+    "And Jesus went up into the mountain with his disciples, and he",
+    "Hear, O my people, the word of the LORD, for the day",
+    "And there was a great famine in the land, and the men of the city",
+    "Paul, an apostle of Jesus Christ, to the church of God which is at",
 )
+MIN_MARGIN = 0.05
 GREEDY_TOKENS = 64
 HELDOUT_WINDOWS = 8
 HELDOUT_WINDOW_TOKENS = 256
@@ -149,6 +156,13 @@ def answer(config, weights, text):
     }
 
 
+def preference(candidate):
+    """Orders answers: wide margins first, then the number of different words, then the margin."""
+    words = len(set(candidate["greedy_text"].split()))
+    margin = candidate["greedy_margin"]
+    return margin >= MIN_MARGIN, words, margin
+
+
 def window_nll(config, weights, window):
     """Mean negative log-likelihood, in nats, of every byte of the window but the first."""
     decoder = Decoder(config, weights)
@@ -172,8 +186,7 @@ def compute(folder):
     size = HELDOUT_WINDOW_TOKENS
     losses = [window_nll(config, weights, heldout[i * size:(i + 1) * size])
               for i in range(HELDOUT_WINDOWS)]
-    best = max((answer(config, weights, text) for text in PROMPTS),
-               key=lambda candidate: candidate["greedy_margin"])
+    best = max((answer(config, weights, text) for text in PROMPTS), key=preference)
     return {
         "model_sha256": digest,
         **best,
