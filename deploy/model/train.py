@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Trains the byte-level Llama model of this folder and writes it in the Hugging Face layout.
 
-Needs the Debian packages python3-torch, bible-kjv and bible-kjv-text; libopenblas0-pthread makes it
-some thirty times faster than the reference BLAS. Writes config.json, model.safetensors and
-heldout.txt into --out; golden.py then writes golden.json from them.
+Needs the Debian packages python3-torch, bible-kjv and bible-kjv-text, and better libopenblas0-pthread, whose
+matrix products are some thirty times faster than the reference BLAS. Writes config.json,
+model.safetensors and heldout.txt into --out; golden.py then writes golden.json from them.
 
 Every random choice comes from the seed, and the order of the steps is fixed, so a run repeats as
 far as the BLAS library and the thread count keep the order of floating-point sums.
