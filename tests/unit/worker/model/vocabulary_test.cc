@@ -129,7 +129,7 @@ TEST(VocabularyTest, MalformedFilesAreRefused) {
       R"([{"piece":"a","score":0},{"piece":"b","score":0},{"piece":"c","score":1e300}])",
       R"([{"piece":"a","score":0},{"piece":"b","score":0},{"piece":"c","score":0,"x":1}])",
       R"([{"piece":"a","score":0},{"piece":"b","score":0},{"piece":"c","score":0,"score":1}])",
-      PiecesJson({std::string(kMaxPieceBytes + 1, 'x')}),
+      PiecesJson({std::string(kMaxVocabularyPieceBytes + 1, 'x')}),
   };
   for (const std::string& text : texts) {
     const absl::Status status = Vocabulary::ParsePieces(text).status();
