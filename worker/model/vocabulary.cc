@@ -76,7 +76,9 @@ absl::StatusOr<Vocabulary> Vocabulary::ParsePieces(absl::string_view json) {
     }
     const std::string& piece = entry["piece"].get_ref<const std::string&>();
     const float score = entry["score"].get<float>();
-    if (piece.size() > kMaxVocabularyPieceBytes) return bad(absl::StrCat("piece is longer than ", kMaxVocabularyPieceBytes, " bytes"));
+    if (piece.size() > kMaxVocabularyPieceBytes) {
+      return bad(absl::StrCat("piece is longer than ", kMaxVocabularyPieceBytes, " bytes"));
+    }
     if (!std::isfinite(score)) return bad("score is out of range");
     out.scores_.push_back(score);
     if (id < kFirstPieceId) {
