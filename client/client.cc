@@ -54,7 +54,9 @@ absl::StatusOr<v1::RouteResponse> Client::Route(const CacheIdentity& identity, s
   IdentityToProto(identity, *request.mutable_identity());
   request.set_worker_id(options.worker_id);
   request.set_top_k(options.top_k);
-  if (options_.tenant_secret && tokens.size() >= identity.block_tokens) {
+  if (options.no_lookup) {
+    request.set_prompt_tokens(tokens.size());
+  } else if (options_.tenant_secret && tokens.size() >= identity.block_tokens) {
     const RootKey root = DeriveRoot(*options_.tenant_secret, ComputeFingerprint(identity));
     const std::vector<BlockKey> keys = ComputeBlockKeys(RootAsParent(root), tokens, identity.block_tokens);
     request.set_block_keys(std::string(KeysToBytes(keys)));

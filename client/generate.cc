@@ -93,7 +93,8 @@ absl::StatusOr<ClusterGenerateResult> GenerateOnCluster(Client& client, const Cl
   absl::Status last;
   for (int attempt = 0; attempt < 2; ++attempt) {
     const absl::Time began = absl::Now();
-    absl::StatusOr<v1::RouteResponse> route = client.Route(model->identity, tokens, {.worker_id = request.worker_id});
+    absl::StatusOr<v1::RouteResponse> route =
+        client.Route(model->identity, tokens, {.worker_id = request.worker_id, .no_lookup = request.no_cache});
     if (!route.ok()) return route.status();
     ClusterGenerateResult result;
     result.route = *std::move(route);

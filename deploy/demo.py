@@ -16,9 +16,9 @@ import tempfile
 import time
 
 WORKERS = 3
-# Blocks of 16 tokens; a conversation grows to about 190 blocks, and half of the device pool may be pinned.
-DEVICE_BLOCKS = 420
-HOST_BLOCKS = 200
+# Blocks of 16 tokens. One conversation fits the device pool, the four of them do not fit device and host.
+DEVICE_BLOCKS = 92
+HOST_BLOCKS = 12
 MAX_TOKENS = 24
 
 SYSTEM = (
@@ -71,7 +71,7 @@ class Cluster:
                 "kvmesh-worker", "--id", f"worker-{i}", "--coordinator", self.coordinator, "--model", self.model,
                 "--device-blocks", str(DEVICE_BLOCKS), "--host-blocks", str(HOST_BLOCKS),
                 "--disk-dir", os.path.join(self.folder, f"disk-{i}"), "--disk-floor-bytes", "0",
-                "--disk-reserve-bytes", "0", "--max-pinned-fraction", "0.8")
+                "--disk-reserve-bytes", "0", "--max-pinned-fraction", "0.9")
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             for process in self.processes:

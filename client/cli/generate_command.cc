@@ -10,6 +10,7 @@
 #include "client/cli/command.h"
 #include "client/cli/inputs.h"
 #include "client/generate.h"
+#include "kvstore/base/random.h"
 #include "worker/server/worker_core.h"
 
 namespace kvmesh {
