@@ -2,11 +2,23 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "kvstore/base/check.h"
 
 namespace kvmesh {
+namespace {
+
+ShardRange WholeBlock(const BlockLayout& layout) {
+  return {0, static_cast<uint16_t>(layout.layers), 0, static_cast<uint16_t>(layout.kv_heads)};
+}
+
+uint64_t PinBound(uint64_t capacity, double fraction) {
+  return std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(capacity) * fraction));
+}
+
+}  // namespace
 
 BlockPin& BlockPin::operator=(BlockPin&& other) noexcept {
   if (this == &other) return *this;
@@ -109,9 +121,11 @@ BlockStore::BlockStore(const Options& options)
       disk_(options.disk),
       clock_(options.clock),
       block_tokens_(options.block_tokens),
-      max_pinned_(
-          std::max<uint64_t>(1, static_cast<uint64_t>(options.device->capacity() * options.max_pinned_fraction))),
+      max_pinned_({PinBound(device_->capacity(), options.max_pinned_fraction),
+                   host_ == nullptr ? 0 : PinBound(host_->capacity(), options.max_pinned_fraction),
+                   disk_ == nullptr ? 0 : PinBound(disk_->usage().capacity_blocks, options.max_pinned_fraction)}),
       block_bytes_(static_cast<size_t>(options.device->layout().block_bytes)),
+      shard_(WholeBlock(device_->layout())),
       layout_fingerprint_(ComputeLayoutFingerprint(options.device->layout())),
       events_(options.event_capacity),
       backing_(*this),
@@ -129,9 +143,8 @@ void BlockStore::AdoptRecovered() {
     return a.header.start_position < b.header.start_position;
   });
   for (const RecoveredBlock& block : recovered) {
-    const bool usable = block.header.layout == layout_fingerprint_ &&
-                        block.header.start_position % block_tokens_ == 0 &&
-                        map_.Add(block.header, IndexOf(block.header), Tier::kDisk, block.slot.value()).ok();
+    const bool usable =
+        Fits(block.header) && map_.Add(block.header, IndexOf(block.header), Tier::kDisk, block.slot.value()).ok();
     if (!usable) disk_->Erase(block.slot);
   }
 }
@@ -162,7 +175,16 @@ BlockPin BlockStore::MakePin(BlockCopy* copy) {
   return BlockPin(this, copy);
 }
 
-bool BlockStore::PinBoundReached() const { return map_.pinned(Tier::kDevice) + private_blocks_ >= max_pinned_; }
+bool BlockStore::PinBoundReached(Tier tier, uint64_t more) const {
+  const uint64_t held = map_.pinned(tier) + (tier == Tier::kDevice ? private_blocks_ : 0);
+  return held + more > max_pinned_[static_cast<size_t>(tier)];
+}
+
+bool BlockStore::Fits(const BlockHeader& header) const {
+  return header.layout == layout_fingerprint_ && header.format == device_->layout().format && header.group == 0 &&
+         header.shard == shard_ && header.payload_bytes == block_bytes_ && header.start_position % block_tokens_ == 0 &&
+         header.start_position / block_tokens_ <= std::numeric_limits<uint32_t>::max();
+}
 
 BlockStore::Match BlockStore::Lookup(std::span<const BlockKey> keys, LossyFormats accepted) const {
   MutexLock lock(mu_);
@@ -182,7 +204,8 @@ BlockStore::Match BlockStore::Lookup(std::span<const BlockKey> keys, LossyFormat
 absl::StatusOr<PrivateBlock> BlockStore::Allocate() {
   MutexLock lock(mu_);
   if (PinBoundReached()) {
-    return absl::ResourceExhaustedError(absl::StrCat("pinned blocks: the limit of ", max_pinned_, " is reached"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("pinned blocks: the limit of ", max_pinned_[static_cast<size_t>(Tier::kDevice)], " is reached"));
   }
   ++private_blocks_;
   const std::optional<BlockId> block = AllocateDevice(lock);
@@ -194,15 +217,15 @@ absl::StatusOr<PrivateBlock> BlockStore::Allocate() {
 }
 
 absl::StatusOr<BlockPin> BlockStore::Seal(PrivateBlock&& block, const SealInfo& info) {
+  KVMESH_CHECK(block.store_ == this, "sealed what is not a private block of this store");
   BlockHeader header;
   header.root = info.root;
   header.key = info.key;
   header.parent = info.parent;
-  const BlockLayout& layout = device_->layout();
-  header.shard = {0, static_cast<uint16_t>(layout.layers), 0, static_cast<uint16_t>(layout.kv_heads)};
+  header.shard = shard_;
   header.start_position = uint64_t{info.index} * block_tokens_;
   header.layout = layout_fingerprint_;
-  header.format = layout.format;
+  header.format = device_->layout().format;
   header.lossy_formats = info.lossy_formats;
   header.seal_time = absl::FromUnixMicros(absl::ToUnixMicros(clock_->Now()));
   header.payload_bytes = block_bytes_;
@@ -216,9 +239,11 @@ absl::StatusOr<BlockPin> BlockStore::Seal(PrivateBlock&& block, const SealInfo& 
 }
 
 absl::StatusOr<BlockPin> BlockStore::Publish(PrivateBlock&& block, const BlockHeader& header) {
-  if (header.layout != layout_fingerprint_ || header.payload_bytes != block_bytes_ ||
-      header.start_position % block_tokens_ != 0) {
-    return absl::DataLossError("layout: the copy was sealed under another layout");
+  KVMESH_CHECK(block.store_ == this, "published what is not a private block of this store");
+  if (!Fits(header)) {
+    MutexLock lock(mu_);
+    CountMiss(MissReason::kCorrupt);
+    return absl::DataLossError("header: the copy was sealed under another layout, format, group, shard or position");
   }
   std::vector<std::byte> buffer;
   BlockCopy private_copy;
@@ -233,14 +258,30 @@ absl::StatusOr<BlockPin> BlockStore::Publish(PrivateBlock&& block, const BlockHe
   return PublishVerified(std::move(block), header);
 }
 
+void BlockStore::EraseLossierCopy(const BlockHeader& header) {
+  BlockNode* held = map_.Find(header.key);
+  if (held == nullptr || held->lossy_formats == header.lossy_formats) return;
+  const bool same_place =
+      held->parent_key == header.parent && held->root == header.root && held->index == IndexOf(header);
+  // With the parent on the device the new copy is sure to take its place.
+  if (same_place && header.lossy_formats.SubsetOf(held->lossy_formats) && held->parent->In(BlockSetKind::kDevice)) {
+    map_.Erase(held);
+  }
+}
+
 absl::StatusOr<BlockPin> BlockStore::PublishVerified(PrivateBlock&& block, const BlockHeader& header) {
   MutexLock lock(mu_);
+  EraseLossierCopy(header);
   const absl::StatusOr<BlockNode*> added = map_.Add(header, IndexOf(header), Tier::kDevice, block.block().value());
   if (!added.ok() && !absl::IsAlreadyExists(added.status())) return added.status();
+  if (!added.ok() && !map_.Find(header.key)->lossy_formats.SubsetOf(header.lossy_formats)) {
+    return absl::FailedPreconditionError("lossy_formats: the block is held with another history");
+  }
   block.store_ = nullptr;  // the slot is the map's now, or free
   --private_blocks_;
   if (!added.ok()) {
     device_->Free(block.block());
+    changed_.NotifyAll();
     return MakePin(map_.Find(header.key)->copy(Tier::kDevice));
   }
   BlockPin pin = MakePin((*added)->copy(Tier::kDevice));
@@ -258,6 +299,7 @@ absl::StatusOr<std::vector<BlockPin>> BlockStore::PinForRead(const RootKey& root
                                                              uint32_t first, uint32_t count, LossyFormats accepted) {
   MutexLock lock(mu_);
   std::vector<BlockCopy*> copies;
+  std::array<uint64_t, 3> newly_pinned{};
   const BlockNode* node = map_.Find(last_key);
   if (node == nullptr || node->root != root || count == 0 || uint64_t{node->index} + 1 != uint64_t{first} + count) {
     return absl::NotFoundError("chain: the span is not held");
@@ -269,6 +311,12 @@ absl::StatusOr<std::vector<BlockPin>> BlockStore::PinForRead(const RootKey& root
     }
     if (!node->lossy_formats.SubsetOf(accepted)) return absl::NotFoundError("chain: held in a format not accepted");
     copies.push_back(copy);
+    if (copy->pins == 0) ++newly_pinned[static_cast<size_t>(copy->tier)];
+  }
+  for (const Tier tier : kAllTiers) {
+    const size_t t = static_cast<size_t>(tier);
+    if (newly_pinned[t] == 0 || !PinBoundReached(tier, newly_pinned[t])) continue;
+    return absl::ResourceExhaustedError(absl::StrCat("pinned blocks: the limit of ", max_pinned_[t], " is reached"));
   }
   std::vector<BlockPin> pins;
   pins.reserve(count);

@@ -95,7 +95,7 @@ class BlockStore {
     DiskTier* disk = nullptr;     // optional
     const Clock* clock = &Clock::Real();
     EvictionPolicyFactory policy;      // required
-    double max_pinned_fraction = 0.5;  // of the device pool, pinned and private blocks together
+    double max_pinned_fraction = 0.5;  // of each tier; on the device pinned and private blocks together
     size_t event_capacity = 1 << 20;
     uint32_t block_tokens = 0;  // required; gives a header's start position its index
   };
@@ -133,16 +133,20 @@ class BlockStore {
     LossyFormats lossy_formats;
   };
   // Checksums and publishes content that this worker computed. If the key is held on the device already, the private
-  // block is dropped and the held copy is pinned instead. FAILED_PRECONDITION: the parent is not on the device.
-  // INVALID_ARGUMENT: the key is known under another parent. On error `block` stays the caller's.
+  // block is dropped and the held copy is pinned instead; but a held copy with more lossy formats is erased, with its
+  // descendants, and replaced. FAILED_PRECONDITION: the parent is not on the device, or the key is held with another
+  // lossy history that can't take the new one's place. INVALID_ARGUMENT: the key is known under another parent. On
+  // error `block` stays the caller's. REQUIRES: `block` is one of this store's.
   absl::StatusOr<BlockPin> Seal(PrivateBlock&& block, const SealInfo& info);
-  // The same for a copy from elsewhere. DATA_LOSS: the bytes are not what the header sealed.
+  // The same for a copy from elsewhere. DATA_LOSS, counted: the bytes are not what the header sealed, or the header is
+  // of another layout, format, group or shard than this store's blocks.
   absl::StatusOr<BlockPin> Publish(PrivateBlock&& block, const BlockHeader& header);
   // A second pin of the same copy.
   BlockPin Share(const BlockPin& pin);
 
   // Pins copies of a span of a chain in whichever tier holds them, for readers that take bytes away. NOT_FOUND: no such
-  // chain, or part of it is gone. `count` blocks up to and including `last_key`, of which the first has index `first`.
+  // chain, or part of it is gone. RESOURCE_EXHAUSTED: the bound of a tier's pinned blocks is reached. `count` blocks up
+  // to and including `last_key`, of which the first has index `first`.
   absl::StatusOr<std::vector<BlockPin>> PinForRead(const RootKey& root, const BlockKey& last_key, uint32_t first,
                                                    uint32_t count, LossyFormats accepted);
   // Copies a pinned block's bytes, verified. DATA_LOSS: erased and counted. UNAVAILABLE: I/O error.
@@ -181,11 +185,11 @@ class BlockStore {
     };
     std::array<TierBooks, 3> tiers;
     std::array<SetDigest, 3> digests;
-    uint64_t pinned_blocks = 0;  // device copies with a pin
-    uint64_t read_pins = 0;      // host and disk copies with a pin
-    uint64_t private_blocks = 0;
+    uint64_t pinned_blocks = 0;                   // device copies with a pin
+    uint64_t read_pins = 0;                       // host and disk copies with a pin
+    uint64_t private_blocks = 0;                  // promotions in flight included
     std::array<uint64_t, 3> evictions{};          // since start, by tier
-    std::array<uint64_t, kMissReasons> misses{};  // since start, in blocks' events
+    std::array<uint64_t, kMissReasons> misses{};  // since start; one for each run that ended or copy that was lost
     std::array<uint64_t, 3> promoted_bytes{};     // by source tier
     std::array<uint64_t, 3> demoted_bytes{};      // by destination tier
   };
@@ -215,9 +219,15 @@ class BlockStore {
   void Unpin(BlockCopy* copy);
   void FreePrivate(BlockId block);
   BlockPin MakePin(BlockCopy* copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool PinBoundReached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether `more` distinct copies of the tier can't be pinned.
+  bool PinBoundReached(Tier tier, uint64_t more) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool PinBoundReached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return PinBoundReached(Tier::kDevice, 1); }
   void CountMiss(MissReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { ++misses_[static_cast<size_t>(reason)]; }
   absl::StatusOr<BlockPin> PublishVerified(PrivateBlock&& block, const BlockHeader& header);
+  // Erases a held copy of the header's block whose lossy formats are a larger set (contract 8).
+  void EraseLossierCopy(const BlockHeader& header) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether blocks of this store can have such a header.
+  bool Fits(const BlockHeader& header) const;
   uint32_t IndexOf(const BlockHeader& header) const;
   // Bytes of a pinned memory copy: in place where the host can address them, else copied into `buffer`.
   absl::StatusOr<std::span<const std::byte>> MemoryBytes(const BlockCopy& copy, std::vector<std::byte>& buffer) const;
@@ -242,7 +252,8 @@ class BlockStore {
   bool DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes the chain up to `node` to disk, roots first, as far as it goes.
   void WriteChainToDisk(MutexLock& lock, BlockNode* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool WriteOneToDisk(MutexLock& lock, BlockCopy* source, std::vector<std::byte>& buffer)
+  // True when the disk holds the block afterwards.
+  bool WriteOneToDisk(MutexLock& lock, const BlockKey& key, std::vector<std::byte>& buffer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   BlockPool* const device_;
@@ -250,16 +261,18 @@ class BlockStore {
   DiskTier* const disk_;
   const Clock* const clock_;
   const uint32_t block_tokens_;
-  const uint64_t max_pinned_;
+  const std::array<uint64_t, 3> max_pinned_;  // by tier
   const size_t block_bytes_;
+  const ShardRange shard_;  // of every block
   const LayoutFingerprint layout_fingerprint_;
 
   EventLog events_;
   mutable Mutex mu_;
-  CondVar changed_;  // a promotion ended, or room may have appeared
+  CondVar changed_;  // a promotion or a write to disk ended, or room may have appeared
   Backing backing_;
   PrefixMap map_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_set<BlockKey> in_transit_ ABSL_GUARDED_BY(mu_);  // being promoted
+  absl::flat_hash_set<BlockKey> writing_ ABSL_GUARDED_BY(mu_);     // being written to disk
   uint32_t evictions_in_flight_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t private_blocks_ ABSL_GUARDED_BY(mu_) = 0;
   std::array<uint64_t, 3> evictions_ ABSL_GUARDED_BY(mu_){};

@@ -41,6 +41,11 @@ std::optional<BlockId> BlockStore::AllocateHost(MutexLock& lock) {
 }
 
 bool BlockStore::EvictDevice(MutexLock& lock, BlockCopy* victim) {
+  if (victim->node->copy(Tier::kHost) != nullptr) {  // nothing to move
+    map_.Evict(victim);
+    ++evictions_[static_cast<size_t>(Tier::kDevice)];
+    return true;
+  }
   map_.Pin(victim);
   ++evictions_in_flight_;
   std::optional<BlockId> host_slot;
@@ -90,27 +95,26 @@ bool BlockStore::EvictFromMemory(MutexLock& lock, BlockCopy* victim) {
 }
 
 void BlockStore::WriteChainToDisk(MutexLock& lock, BlockNode* node) {
-  std::vector<BlockCopy*> sources;
-  for (; !node->is_root && node->copy(Tier::kDisk) == nullptr; node = node->parent) {
-    BlockCopy* source = node->copy(Tier::kDevice) != nullptr ? node->copy(Tier::kDevice) : node->copy(Tier::kHost);
-    map_.Pin(source);
-    sources.push_back(source);
-  }
+  // By key: pins of a whole chain would use up the bound of pinned blocks.
+  std::vector<BlockKey> keys;
+  for (; !node->is_root && node->copy(Tier::kDisk) == nullptr; node = node->parent) keys.push_back(node->key);
   std::vector<std::byte> buffer;
-  bool more = true;
-  for (auto it = sources.rbegin(); it != sources.rend(); ++it) {
-    more = more && WriteOneToDisk(lock, *it, buffer);
-    map_.Unpin(*it);
+  for (auto it = keys.rbegin(); it != keys.rend(); ++it) {
+    if (!WriteOneToDisk(lock, *it, buffer)) return;
   }
 }
 
-bool BlockStore::WriteOneToDisk(MutexLock& lock, BlockCopy* source, std::vector<std::byte>& buffer) {
-  if (source->node == nullptr) return false;
-  if (source->node->copy(Tier::kDisk) != nullptr) return true;  // written by another meanwhile
-  const BlockNode* parent = source->node->parent;
-  BlockCopy* parent_copy = parent->is_root ? nullptr : parent->copy(Tier::kDisk);
-  if (parent_copy == nullptr && !parent->is_root) return false;
+bool BlockStore::WriteOneToDisk(MutexLock& lock, const BlockKey& key, std::vector<std::byte>& buffer) {
+  while (writing_.contains(key)) changed_.Wait(lock);
+  BlockNode* node = map_.Find(key);
+  if (node == nullptr) return false;
+  if (node->copy(Tier::kDisk) != nullptr) return true;
+  BlockCopy* parent_copy = node->parent->is_root ? nullptr : node->parent->copy(Tier::kDisk);
+  if (parent_copy == nullptr && !node->parent->is_root) return false;
+  BlockCopy* source = node->copy(Tier::kDevice) != nullptr ? node->copy(Tier::kDevice) : node->copy(Tier::kHost);
+  map_.Pin(source);
   if (parent_copy != nullptr) map_.Pin(parent_copy);
+  writing_.insert(key);
 
   absl::StatusOr<DiskSlot> slot = absl::ResourceExhaustedError("");
   for (int evictions = 0; absl::IsResourceExhausted(slot.status()) && evictions <= kDiskEvictions; ++evictions) {
@@ -136,7 +140,10 @@ bool BlockStore::WriteOneToDisk(MutexLock& lock, BlockCopy* source, std::vector<
   } else if (!absl::IsResourceExhausted(slot.status())) {
     CountMiss(MissReason::kIoError);
   }
+  writing_.erase(key);
   if (parent_copy != nullptr) map_.Unpin(parent_copy);
+  map_.Unpin(source);
+  changed_.NotifyAll();
   return stored;
 }
 

@@ -74,6 +74,7 @@ BlockStore::Step BlockStore::PromoteFromHost(MutexLock& lock, BlockNode* node, A
   BlockCopy* source = node->copy(Tier::kHost);
   map_.Pin(source);
   in_transit_.insert(key);
+  ++private_blocks_;  // until the copy is published, so that the bound counts it
   const std::optional<BlockId> slot = AllocateDevice(lock);
   absl::Status status;
   if (slot) {
@@ -84,6 +85,7 @@ BlockStore::Step BlockStore::PromoteFromHost(MutexLock& lock, BlockNode* node, A
     lock.Lock();
   }
   in_transit_.erase(key);
+  --private_blocks_;
   changed_.NotifyAll();
   if (!slot) {
     map_.Unpin(source);
@@ -107,11 +109,12 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
     BlockCopy* source = node->copy(Tier::kDisk);
     map_.Pin(source);
     in_transit_.insert(key);
-    ++private_blocks_;  // until the copy is published, so that the bound counts it
+    ++private_blocks_;  // as in PromoteFromHost
     const std::optional<BlockId> slot = AllocateDevice(lock);
     if (!slot) {
       --private_blocks_;
       in_transit_.erase(key);
+      changed_.NotifyAll();
       map_.Unpin(source);
       break;
     }
@@ -160,7 +163,8 @@ BlockStore::Step BlockStore::FinishPromotion(BlockCopy* source, BlockId slot, co
     return Step::kStop;
   };
   if (!status.ok()) {
-    Lose(source, ReasonFor(status));
+    // INTERNAL is the device's failure, and the source is as good as before.
+    if (!absl::IsInternal(status)) map_.Lose(source);
     return stop(ReasonFor(status));
   }
   BlockNode* node = source->node;

@@ -150,18 +150,21 @@ TEST(BlockStoreEvictTest, DiskThatRefusesMeansDropNotFailure) {
   }
 }
 
-TEST(BlockStoreEvictTest, WritingAChainToDiskLeavesThePinBoundAlone) {
-  StoreWorld world({.device_slots = 16, .disk_blocks = 100});
-  const std::vector<BlockKey> keys = TestChain(kRoot, 1, 8);
-  world.SealChain(kRoot, keys);
+TEST(BlockStoreEvictTest, WritingALongChainToDiskLeavesThePinBoundAlone) {
+  StoreWorld world({.device_slots = 8, .disk_blocks = 100});
+  const std::vector<BlockKey> keys = TestChain(kRoot, 1, 6), other = TestChain(kOther, 1, 2);
+  BlockPin parent;
+  for (uint32_t i = 0; i < keys.size(); ++i) parent = *world.SealOne(kRoot, keys, i);
+  parent.Reset();
+  world.SealChain(kOther, other);
   world.disk->write_gate.Close();
-  std::thread flushing([&] { world.store->FlushToDisk(absl::InfiniteFuture()); });
+  std::thread allocating([&] { EXPECT_TRUE(world.store->Allocate().ok()); });
   EXPECT_TRUE(world.disk->write_gate.AwaitWaiting(1));
-  EXPECT_TRUE(world.store->Allocate().ok());
-  EXPECT_LE(world.store->GetBooks().pinned_blocks, 2u);
+  EXPECT_EQ(world.Acquire({other.data(), 1}).pins.size(), 1u);
+  EXPECT_LE(world.store->GetBooks().pinned_blocks, 2u) << "the victim, and the block that is being written";
   world.disk->write_gate.Open();
-  flushing.join();
-  EXPECT_EQ(world.Lookup(keys)[2], 8u);
+  allocating.join();
+  EXPECT_EQ(world.Lookup(keys), (Blocks{5, 5, 6}));
 }
 
 TEST(BlockStoreEvictTest, OneBlockIsWrittenToDiskByOneThreadAtATime) {
@@ -306,16 +309,16 @@ TEST(BlockStoreEraseTest, ErasedIdentityLeavesEveryTierAndNoOtherIdentity) {
 }
 
 TEST(BlockStoreEraseTest, PinnedBlocksOfAnErasedIdentityKeepTheirBytesUntilUnpinned) {
-  StoreWorld world({.device_slots = 8, .disk_blocks = 100});
+  StoreWorld world({.device_slots = 16, .disk_blocks = 100});
   const std::vector<BlockKey> keys = TestChain(kRoot, 1, 4);
   std::vector<BlockPin> pins = world.SealChain(kRoot, keys);
   EXPECT_EQ(world.store->EraseIdentity(kRoot), 4u);
   EXPECT_EQ(world.Lookup(keys), (Blocks{0, 0, 0}));
-  world.Churn(kOther, 10);
+  world.Churn(kOther, 20);
   EXPECT_TRUE(world.AllHold(pins, keys));
   EXPECT_EQ(world.store->GetBooks().pinned_blocks, 4u);
   pins.clear();
-  EXPECT_EQ(world.device->used(), 4u);
+  EXPECT_EQ(world.device->used(), 12u);
   world.ExpectBalanced();
 }
 

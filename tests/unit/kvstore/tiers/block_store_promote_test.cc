@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -244,6 +245,7 @@ struct DiskFault {
   std::string name;
   absl::Status status;  // of the read; OK: the bytes are wrong instead
   MissReason reason;
+  friend void PrintTo(const DiskFault& fault, std::ostream* out) { *out << fault.name; }
 };
 
 class BlockStoreDiskFaultTest : public testing::TestWithParam<DiskFault> {};

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@ struct RoundTrip {
   std::string name;
   StoreShape shape;
   Tier lowest = Tier::kDevice;
+  friend void PrintTo(const RoundTrip& trip, std::ostream* out) { *out << trip.name; }
 };
 
 class BlockStoreRoundTripTest : public testing::TestWithParam<RoundTrip> {};

@@ -1,0 +1,188 @@
+// The event log tells the sets, exactly and in order, and a cut stands at its place in it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <map>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "kvstore/tiers/block_store.h"
+#include "tests/unit/kvstore/tiers/store_world.h"
+
+namespace kvmesh {
+namespace {
+
+const RootKey kRoot = TestRoot(1);
+
+// Applies what `replay` lacks up to `until`.
+void CatchUp(BlockStore& store, uint64_t until, SetReplay& replay) {
+  while (replay.sequence() < until) {
+    const auto events =
+        store.events().ReadAfter(replay.sequence(), std::min<uint64_t>(until - replay.sequence(), 1000));
+    ASSERT_TRUE(events.ok()) << events.status();
+    ASSERT_FALSE(events->empty());
+    for (const StoreEvent& event : *events) replay.Apply(event);
+  }
+}
+
+// The cut is what its events make: same blocks in each set, parents first, same digests.
+void ExpectCutEquals(const BlockStore::Cut& cut, const SetReplay& replay) {
+  std::array<SetReplay::Set, 3> sets;
+  std::map<BlockKey, uint32_t> indexes;
+  for (const BlockStore::CutBlock& block : cut.blocks) {
+    EXPECT_TRUE(indexes.emplace(block.key, block.index).second) << "block " << block.key.ToHex() << " stands twice";
+    if (block.index == 0) {
+      EXPECT_EQ(block.parent, RootAsParent(block.root));
+    } else {
+      ASSERT_TRUE(indexes.contains(block.parent)) << "a child stands before its parent";
+      EXPECT_EQ(indexes[block.parent] + 1, block.index);
+    }
+    bool in_any = false;
+    for (size_t set = 0; set < 3; ++set) {
+      in_any = in_any || block.in_set[set];
+      if (block.in_set[set]) sets[set][block.key] = {block.parent, block.lossy_formats};
+    }
+    EXPECT_TRUE(in_any);
+  }
+  for (const BlockSetKind set : kAllSets) {
+    EXPECT_EQ(sets[static_cast<size_t>(set)], replay.set(set));
+    EXPECT_EQ(cut.digests[static_cast<size_t>(set)], replay.Digest(set));
+  }
+}
+
+// One random change at a time: resume and seal on a random path, erase an identity, flush, append digests.
+class RandomWork {
+ public:
+  RandomWork(StoreWorld& world, uint32_t seed) : world_(world), random_(seed) {}
+
+  void Step() {
+    const RootKey root = TestRoot(Draw(3));
+    switch (Draw(40)) {
+      case 0:
+        world_.store->EraseIdentity(root);
+        return;
+      case 1:
+        world_.store->FlushToDisk(absl::InfiniteFuture());
+        return;
+      case 2:
+        world_.store->AppendDigests();
+        return;
+      default:
+        break;
+    }
+    std::vector<BlockKey> keys;
+    BlockKey parent = RootAsParent(root);
+    for (uint32_t depth = 1 + Draw(5); depth > 0; --depth) keys.push_back(parent = TestChild(parent, Draw(2)));
+    BlockStore::Acquired found = world_.Acquire(keys);
+    EXPECT_TRUE(world_.AllHold(found.pins, keys));
+    while (found.pins.size() < keys.size()) {
+      absl::StatusOr<BlockPin> pin = world_.SealOne(root, keys, static_cast<uint32_t>(found.pins.size()));
+      if (!pin.ok()) break;
+      found.pins.push_back(*std::move(pin));
+    }
+  }
+
+ private:
+  uint32_t Draw(uint32_t below) { return static_cast<uint32_t>(random_() % below); }
+
+  StoreWorld& world_;
+  std::mt19937 random_;
+};
+
+TEST(BlockStoreEventsTest, EventsAreContiguousAndEqualTheSets) {
+  uint64_t corrupt = 0, io_errors = 0, disk_evictions = 0;
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    StoreWorld world({.device_slots = 12, .host_slots = 8, .disk_blocks = 24});
+    std::mt19937 random(seed);
+    world.disk->SetReadFault(
+        [&](const BlockHeader&) { return random() % 20 == 0 ? absl::DataLossError("torn") : absl::OkStatus(); });
+    world.disk->SetWriteFault(
+        [&](const BlockHeader&) { return random() % 20 == 0 ? absl::UnavailableError("EIO") : absl::OkStatus(); });
+    RandomWork work(world, seed);
+    SetReplay replay;
+    for (int step = 0; step < 200; ++step) {
+      work.Step();
+      CatchUp(*world.store, world.store->events().last(), replay);
+      if (step % 10 == 0) ExpectCutEquals(world.store->TakeCut(), replay);
+      if (HasFailure()) return;
+    }
+    world.ExpectBalanced();
+    corrupt += world.Misses(MissReason::kCorrupt);
+    io_errors += world.Misses(MissReason::kIoError);
+    disk_evictions += world.store->GetBooks().evictions[2];
+  }
+  EXPECT_GT(corrupt, 20u);
+  EXPECT_GT(io_errors, 20u);
+  EXPECT_GT(disk_evictions, 20u);
+}
+
+TEST(BlockStoreEventsTest, CutIsConsistentWhileTheSetsChange) {
+  constexpr int kWriters = 3, kSteps = 150;
+  StoreWorld world({.device_slots = 24, .host_slots = 8, .disk_blocks = 24});
+  std::atomic<int> running = kWriters;
+  std::vector<std::thread> writers;
+  for (int t = 0; t < kWriters; ++t) {
+    writers.emplace_back([&, t] {
+      RandomWork work(world, static_cast<uint32_t>(t));
+      for (int i = 0; i < kSteps; ++i) work.Step();
+      --running;
+    });
+  }
+  SetReplay replay;
+  int cuts = 0;
+  do {
+    const BlockStore::Cut cut = world.store->TakeCut();
+    CatchUp(*world.store, cut.sequence, replay);
+    ExpectCutEquals(cut, replay);
+    ++cuts;
+  } while (running > 0 && !HasFailure());
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_GT(cuts, 1);
+  world.ExpectBalanced();
+}
+
+TEST(BlockStoreEventsTest, DigestEventsTellTheSetsOfTheirMoment) {
+  StoreWorld world({.device_slots = 8, .disk_blocks = 8});
+  const std::vector<BlockKey> keys = TestChain(kRoot, 1, 3);
+  world.SealChain(kRoot, keys);
+  world.store->AppendDigests();
+  const auto events = world.store->events().ReadAfter(6, 10);
+  ASSERT_TRUE(events.ok());
+  ASSERT_EQ(events->size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ((*events)[i].kind, StoreEvent::Kind::kDigest);
+    EXPECT_EQ((*events)[i].set, kAllSets[i]);
+    EXPECT_EQ((*events)[i].digest.count(), i < 2 ? 3u : 0u);
+  }
+  world.Replay();  // compares the digests with what it applied
+}
+
+TEST(BlockStoreEventsTest, RecoveredBlocksAreToldLikeStoredOnes) {
+  StoreWorld world({.disk_blocks = 8});
+  const std::vector<BlockKey> keys = TestChain(kRoot, 1, 3);
+  world.PlantOnDisk(kRoot, keys);
+  world.Restart();
+  const SetReplay replay = world.Replay();
+  EXPECT_EQ(replay.sequence(), 3u);
+  EXPECT_EQ(replay.set(BlockSetKind::kDisk).size(), 3u);
+}
+
+TEST(BlockStoreEventsTest, OverflowIsToldAndACutResumes) {
+  StoreWorld world({.device_slots = 64, .event_capacity = 8});
+  for (uint32_t i = 0; i < 10; ++i) world.SealChain(kRoot, TestChain(kRoot, i, 1));
+  EXPECT_EQ(world.store->events().ReadAfter(0, 100).status().code(), absl::StatusCode::kOutOfRange);
+  const BlockStore::Cut cut = world.store->TakeCut();
+  EXPECT_EQ(cut.sequence, 20u);
+  EXPECT_EQ(cut.blocks.size(), 10u);
+  world.SealChain(kRoot, TestChain(kRoot, 10, 1));
+  const auto later = world.store->events().ReadAfter(cut.sequence, 100);
+  ASSERT_TRUE(later.ok()) << later.status();
+  EXPECT_EQ(later->size(), 2u);
+}
+
+}  // namespace
+}  // namespace kvmesh
