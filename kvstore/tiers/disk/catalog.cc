@@ -135,8 +135,7 @@ absl::Status Catalog::Put(const EncodedHeader& header, const BlockKey& key, Disk
   AppendLittleEndian(slot.value(), value);
   value.append(reinterpret_cast<const char*>(header.data()), header.size());
 
-  MutexLock stripe(StripeOf(key));
-  ReaderLock lock(mu_);
+  MutexLock lock(mu_);
   KVMESH_RETURN_IF_ERROR(Writable());
   const absl::Status status = ToStatus(db_->Put(rocksdb::WriteOptions(), KeySlice(key), value), "put");
   if (!status.ok()) failed_->store(true, std::memory_order_release);
@@ -144,8 +143,7 @@ absl::Status Catalog::Put(const EncodedHeader& header, const BlockKey& key, Disk
 }
 
 absl::Status Catalog::Remove(const BlockKey& key, DiskSlot slot) {
-  MutexLock stripe(StripeOf(key));
-  ReaderLock lock(mu_);
+  MutexLock lock(mu_);
   KVMESH_RETURN_IF_ERROR(Writable());
   std::string value;
   const rocksdb::Status found = db_->Get(rocksdb::ReadOptions(), KeySlice(key), &value);
@@ -160,7 +158,7 @@ absl::Status Catalog::Remove(const BlockKey& key, DiskSlot slot) {
 }
 
 absl::Status Catalog::RemoveKeys(std::span<const std::string> keys) {
-  ReaderLock lock(mu_);
+  MutexLock lock(mu_);
   KVMESH_RETURN_IF_ERROR(Writable());
   rocksdb::WriteBatch batch;
   for (const std::string& key : keys) batch.Delete(key);
@@ -170,7 +168,7 @@ absl::Status Catalog::RemoveKeys(std::span<const std::string> keys) {
 }
 
 absl::Status Catalog::ForEach(absl::FunctionRef<void(absl::string_view, absl::string_view)> visit) const {
-  ReaderLock lock(mu_);
+  MutexLock lock(mu_);
   if (db_ == nullptr) return absl::UnavailableError("catalog: closed after an error");
   rocksdb::ReadOptions read;
   read.fill_cache = false;
@@ -184,15 +182,15 @@ absl::Status Catalog::ForEach(absl::FunctionRef<void(absl::string_view, absl::st
 absl::Status Catalog::Heal() {
   // Not DB::Resume: with an empty memtable (7.8) it keeps the log file that failed, and the next write to that fails
   // again, by an abort in builds with assertions.
-  WriterLock lock(mu_);
+  MutexLock lock(mu_);
+  failed_->store(true, std::memory_order_release);
   db_.reset();
-  failed_->store(false, std::memory_order_release);
   absl::Status status = OpenDb(path_, failed_, db_);
   if (absl::IsDataLoss(status)) {
     status = Destroy(path_);
     if (status.ok()) status = OpenDb(path_, failed_, db_);
   }
-  if (!status.ok()) failed_->store(true, std::memory_order_release);
+  if (status.ok()) failed_->store(false, std::memory_order_release);
   return status;
 }
 

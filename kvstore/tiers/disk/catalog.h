@@ -6,7 +6,6 @@
 #ifndef KVMESH_KVSTORE_TIERS_DISK_CATALOG_H_
 #define KVMESH_KVSTORE_TIERS_DISK_CATALOG_H_
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -60,19 +59,15 @@ class Catalog {
   absl::Status Heal();
 
  private:
-  static constexpr size_t kStripes = 64;
-
   Catalog(std::string path, std::shared_ptr<std::atomic<bool>> failed, std::unique_ptr<rocksdb::DB> db);
 
-  absl::Status Writable() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  Mutex& StripeOf(const BlockKey& key) { return stripes_[key.bytes[0] % kStripes]; }
+  absl::Status Writable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string path_;
   // Shared with RocksDB's listener, which may outlive a reopened database's owner.
   const std::shared_ptr<std::atomic<bool>> failed_;
-  // Serializes the entries of one key, so that Remove checks and deletes at once. Taken before `mu_`.
-  std::array<Mutex, kStripes> stripes_;
-  mutable SharedMutex mu_;
+  // One write at a time: RocksDB would serialize them too, and Remove checks and deletes at once.
+  mutable Mutex mu_;
   std::unique_ptr<rocksdb::DB> db_ ABSL_GUARDED_BY(mu_);  // null after a failed reopen
 };
 
