@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "kvstore/service/host_port.h"
 #include "kvstore/service/log.h"
 
@@ -18,13 +19,16 @@ PrefixIndexOptions IndexOptions(const CoordinatorOptions& options) {
   return out;
 }
 
+absl::Status CheckAddress(absl::string_view field, const std::string& address) {
+  const absl::Status status = ParseHostPort(address).status();
+  return status.ok() ? status : absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
+}
+
 }  // namespace
 
 absl::Status CoordinatorOptions::Validate() const {
-  if (const auto address = ParseHostPort(listen); !address.ok()) return address.status();
-  if (!ops_listen.empty()) {
-    if (const auto address = ParseHostPort(ops_listen); !address.ok()) return address.status();
-  }
+  KVMESH_RETURN_IF_ERROR(CheckAddress("listen", listen));
+  if (!ops_listen.empty()) KVMESH_RETURN_IF_ERROR(CheckAddress("ops_listen", ops_listen));
   KVMESH_RETURN_IF_ERROR(ValidateTls(tls));
   KVMESH_RETURN_IF_ERROR(index.Validate());
   KVMESH_RETURN_IF_ERROR(registry.Validate());

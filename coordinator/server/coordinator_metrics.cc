@@ -1,9 +1,14 @@
 #include "coordinator/server/coordinator_metrics.h"
 
-#include <algorithm>
+#include <vector>
 
 namespace kvmesh {
 namespace {
+
+// A route takes microseconds; 1 us to 1 s.
+std::vector<double> RouteBuckets() {
+  return {1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 1e-1, 1};
+}
 
 prometheus::Counter* Predicted(Metrics& metrics, const char* set) {
   return &metrics.Counter("kvmesh_coordinator_predicted_hit_tokens_total",
@@ -47,7 +52,8 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics& metrics)
                                         {{"result", "failed"}})),
       completed_predicted_(metrics.Counter("kvmesh_coordinator_completed_predicted_hit_tokens_total",
                                            "Predicted hit tokens of the placements that completed")),
-      route_seconds_(metrics.Histogram("kvmesh_coordinator_route_seconds", "Time to answer a route")),
+      route_seconds_(
+          metrics.Histogram("kvmesh_coordinator_route_seconds", "Time to answer a route", {}, RouteBuckets())),
       workers_{Workers(metrics, "warming"), Workers(metrics, "ready"), Workers(metrics, "draining"),
                Workers(metrics, "lost")},
       index_blocks_(metrics.Gauge("kvmesh_coordinator_index_blocks", "Distinct blocks in the index")),
