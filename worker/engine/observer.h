@@ -4,11 +4,16 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace kvmesh {
+
+// "ok", "unavailable", ...: a status code as a label.
+std::string StatusLabel(const absl::Status& status);
 
 // Where a block of a resumed prefix was found.
 enum class HitSource : uint8_t { kDevice = 0, kHost = 1, kDisk = 2, kPeer = 3 };
@@ -24,8 +29,9 @@ class EngineObserver {
   virtual void OnResume(uint64_t requested, const HitTokensBySource& hits, absl::Duration took) = 0;
   // `tokens` were not found for `reason` (a MissReason name, or "fetch_<status>").
   virtual void OnMiss(absl::string_view reason, uint64_t tokens) = 0;
-  // One pull from a peer ended; `outcome`: "ok" or a status name in lower case.
-  virtual void OnFetch(absl::string_view transport, absl::string_view outcome, uint64_t bytes, absl::Duration took) = 0;
+  // One pull from `peer` ended; `transport`: "none" when no transport took it.
+  virtual void OnFetch(absl::string_view peer, absl::string_view transport, const absl::Status& outcome, uint64_t bytes,
+                       absl::Duration took) = 0;
 };
 
 }  // namespace kvmesh

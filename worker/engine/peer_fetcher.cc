@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace kvmesh {
@@ -54,8 +53,7 @@ PeerFetcher::Result PeerFetcher::Fetch(const RootKey& root, const BlockKey& pare
 
   absl::StatusOr<std::pair<Transport*, TransferId>> started = Start(source, targets, deadline);
   if (!started.ok()) {
-    observer_.OnFetch("none", absl::AsciiStrToLower(absl::StatusCodeToString(started.status().code())), 0,
-                      clock_.Now() - start);
+    observer_.OnFetch(source.peer_id, "none", started.status(), 0, clock_.Now() - start);
     result.status = started.status();
     return result;
   }
@@ -64,9 +62,9 @@ PeerFetcher::Result PeerFetcher::Fetch(const RootKey& root, const BlockKey& pare
                                         source.first_block, targets, deadline, result.pins);
   if (result.status.ok()) result.status = received;
   Finish(*transport, transfer, std::move(targets));
-  observer_.OnFetch(
-      transport->name(), received.ok() ? "ok" : absl::AsciiStrToLower(absl::StatusCodeToString(received.code())),
-      result.pins.size() * static_cast<uint64_t>(store_.device().layout().block_bytes), clock_.Now() - start);
+  observer_.OnFetch(source.peer_id, transport->name(), received,
+                    result.pins.size() * static_cast<uint64_t>(store_.device().layout().block_bytes),
+                    clock_.Now() - start);
   return result;
 }
 

@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace kvmesh {
@@ -82,7 +81,7 @@ bool Resumer::ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& us
       result.found_in.push_back(HitSource::kPeer);
     }
     if (!fetched.status.ok()) {
-      reason = absl::StrCat("fetch_", absl::AsciiStrToLower(absl::StatusCodeToString(fetched.status.code())));
+      reason = absl::StrCat("fetch_", StatusLabel(fetched.status));
     }
     if (result.pins.size() > have) return true;
   }

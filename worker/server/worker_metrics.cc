@@ -1,5 +1,7 @@
 #include "worker/server/worker_metrics.h"
 
+#include "kvstore/service/log.h"
+
 namespace kvmesh {
 namespace {
 
@@ -73,12 +75,16 @@ void WorkerMetrics::OnMiss(absl::string_view reason, uint64_t tokens) {
   totals_.misses[Text(reason)] += tokens;
 }
 
-void WorkerMetrics::OnFetch(absl::string_view transport, absl::string_view outcome, uint64_t bytes,
-                            absl::Duration took) {
+void WorkerMetrics::OnFetch(absl::string_view peer, absl::string_view transport, const absl::Status& outcome,
+                            uint64_t bytes, absl::Duration took) {
+  if (!outcome.ok()) {
+    Log(LogLevel::kWarning, "worker", "fetch ended early",
+        {{"peer", peer}, {"transport", transport}, {"status", outcome.ToString()}, {"bytes", bytes}});
+  }
   const Labels link = {{"transport", Text(transport)}};
   metrics_
       .Counter("kvmesh_worker_fetches_total", "Pulls from peers, by outcome.",
-               {{"transport", Text(transport)}, {"outcome", Text(outcome)}})
+               {{"transport", Text(transport)}, {"outcome", StatusLabel(outcome)}})
       .Increment();
   metrics_.Counter("kvmesh_worker_fetched_bytes_total", "Block bytes pulled from peers.", link)
       .Increment(static_cast<double>(bytes));

@@ -34,7 +34,8 @@ class WorkerMetrics : public EngineObserver {
 
   void OnResume(uint64_t requested, const HitTokensBySource& hits, absl::Duration took) override;
   void OnMiss(absl::string_view reason, uint64_t tokens) override;
-  void OnFetch(absl::string_view transport, absl::string_view outcome, uint64_t bytes, absl::Duration took) override;
+  void OnFetch(absl::string_view peer, absl::string_view transport, const absl::Status& outcome, uint64_t bytes,
+               absl::Duration took) override;
 
   // Computed tokens and time to first token of one generation.
   void OnGenerate(uint64_t computed_tokens, absl::Duration to_first_token);

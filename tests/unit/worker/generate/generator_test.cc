@@ -36,8 +36,8 @@ struct Node {
                                  .block_tokens = static_cast<uint32_t>(block_tokens)});
     fetcher = std::make_unique<PeerFetcher>(*store, std::vector<Transport*>{}, Clock::Real(), observer);
     resumer = std::make_unique<Resumer>(*store, *fetcher, Clock::Real(), observer);
-    generator = std::make_unique<Generator>(model, *store, *resumer, Clock::Real(),
-                                            Generator::Options{.prefill_chunk = chunk});
+    generator =
+        std::make_unique<Generator>(model, *store, *resumer, Clock::Real(), Generator::Options{.prefill_chunk = chunk});
     root = DeriveRoot(DeriveTenantSecret("", ""), ComputeFingerprint(ModelIdentity(model, layout)));
   }
 
@@ -93,9 +93,7 @@ std::unique_ptr<LlamaModel> LoadShipped(int32_t threads = 1) {
   return *std::move(model);
 }
 
-std::vector<uint32_t> Bytes(const std::string& text) {
-  return std::vector<uint32_t>(text.begin(), text.end());
-}
+std::vector<uint32_t> Bytes(const std::string& text) { return std::vector<uint32_t>(text.begin(), text.end()); }
 
 TEST(GeneratorTest, GreedyFromBosGivesTheGoldenIdsOfStories260k) {
   const std::string dir = SourceDir() + "/../shared/data/stories260k";
