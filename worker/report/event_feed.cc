@@ -46,13 +46,10 @@ void EventFeed::AppendDigestsWhenDue() {
   digest_under_way_ = true;
 }
 
-void EventFeed::Wait() const {
-  absl::Duration timeout = kMaxWait;
-  if (changes_ > 0 && !digest_under_way_) {
-    const absl::Duration since = absl::FromChrono(SteadyClock::now() - first_change_);
-    timeout = std::clamp(options_.digest_interval - since, absl::ZeroDuration(), kMaxWait);
-  }
-  store_.events().WaitAfter(cursor_, timeout);
+absl::Duration EventFeed::UntilDigest() const {
+  if (changes_ == 0 || digest_under_way_) return absl::InfiniteDuration();
+  const absl::Duration since = absl::FromChrono(SteadyClock::now() - first_change_);
+  return std::max(options_.digest_interval - since, absl::ZeroDuration());
 }
 
 }  // namespace kvmesh

@@ -34,11 +34,8 @@ class EventFeed {
   enum class Outcome { kEvents, kNothing, kFellBehind };
   // Overwrites `batch` with the next events, at most `batch_events`.
   Outcome Next(v1::EventBatch& batch);
-  // Waits until there may be an event to read or a digest to append, the log is woken, or kMaxWait.
-  void Wait() const;
-
-  // A wake-up of the log can be missed by a waiter that is about to begin; this bounds what that costs.
-  static constexpr absl::Duration kMaxWait = absl::Milliseconds(100);
+  // Time until a digest is due of which the log does not tell; infinite when none will be. Never negative.
+  absl::Duration UntilDigest() const;
 
  private:
   using SteadyClock = std::chrono::steady_clock;

@@ -1,5 +1,6 @@
 #include "worker/report/reporter.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -19,14 +20,21 @@ SteadyClock::time_point After(absl::Duration timeout) {
 
 absl::Duration Until(SteadyClock::time_point end) { return absl::FromChrono(end - SteadyClock::now()); }
 
+Reporter::Options Checked(Reporter::Options options) {
+  KVMESH_CHECK(options.make_channel != nullptr && options.worker_info != nullptr, "a reporter lacks a callback");
+  KVMESH_CHECK(options.store != nullptr, "a reporter without a block store");
+  KVMESH_CHECK(options.handler != nullptr && options.executor != nullptr, "a reporter can't carry out orders");
+  return options;
+}
+
 }  // namespace
 
 Reporter::Reporter(Options options)
-    : options_(std::move(options)),
+    : options_(Checked(std::move(options))),
       feed_(*options_.store, options_.feed),
       backoff_(options_.backoff, *options_.random),
-      desk_(*options_.handler, *options_.executor, options_.max_commands, [this] { options_.store->events().Wake(); }) {
-  KVMESH_CHECK(options_.make_channel != nullptr && options_.worker_info != nullptr, "a reporter lacks a callback");
+      watcher_(options_.store->events(), [this] { NoteWork(); }),
+      desk_(*options_.handler, *options_.executor, options_.max_commands, [this] { NoteWork(); }) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -39,7 +47,6 @@ void Reporter::Stop() {
     if (stream_ != nullptr) stream_->Cancel();
   }
   changed_.NotifyAll();
-  options_.store->events().Wake();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -117,7 +124,6 @@ grpc::Status Reporter::RunStream() {
                   ended_ = true;
                 }
                 changed_.NotifyAll();
-                options_.store->events().Wake();
               });
   if (Register(stream)) SendReports(stream);
   const grpc::Status status = stream.Close();
@@ -129,7 +135,6 @@ grpc::Status Reporter::RunStream() {
 
 void Reporter::OnResponse(ReportStream& stream, const v1::ReportResponse& response) {
   using Kind = v1::ReportResponse;
-  bool wake = false;
   {
     MutexLock lock(mu_);
     switch (response.kind_case()) {
@@ -149,7 +154,6 @@ void Reporter::OnResponse(ReportStream& stream, const v1::ReportResponse& respon
         ++counters_.resyncs_asked;
         resync_ = true;
         placed_ = true;
-        wake = true;
         break;
       case Kind::kCommand:
       case Kind::KIND_NOT_SET:  // from a later version
@@ -157,7 +161,6 @@ void Reporter::OnResponse(ReportStream& stream, const v1::ReportResponse& respon
     }
   }
   changed_.NotifyAll();
-  if (wake) options_.store->events().Wake();
   if (response.has_command()) desk_.Submit(response.command());
 }
 
@@ -206,7 +209,7 @@ bool Reporter::SendResults(ReportStream& stream) {
 bool Reporter::SendBatch(ReportStream& stream, v1::ReportRequest& request) {
   switch (feed_.Next(*request.mutable_events())) {
     case EventFeed::Outcome::kNothing:
-      feed_.Wait();
+      AwaitWork();
       return true;
     case EventFeed::Outcome::kFellBehind: {
       fell_behind_ = true;
@@ -221,6 +224,22 @@ bool Reporter::SendBatch(ReportStream& stream, v1::ReportRequest& request) {
   MutexLock lock(mu_);
   counters_.events_sent += static_cast<uint64_t>(request.events().events_size());
   return true;
+}
+
+void Reporter::AwaitWork() {
+  watcher_.Arm(feed_.cursor());
+  const SteadyClock::time_point end = After(feed_.UntilDigest());
+  MutexLock lock(mu_);
+  while (!over() && !resync_ && !work_ && SteadyClock::now() < end) changed_.WaitFor(lock, Until(end));
+  work_ = false;
+}
+
+void Reporter::NoteWork() {
+  {
+    MutexLock lock(mu_);
+    work_ = true;
+  }
+  changed_.NotifyAll();
 }
 
 bool Reporter::SendSnapshot(ReportStream& stream) {

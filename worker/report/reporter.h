@@ -21,6 +21,7 @@
 #include "worker/report/command_desk.h"
 #include "worker/report/command_handler.h"
 #include "worker/report/event_feed.h"
+#include "worker/report/log_watcher.h"
 
 namespace kvmesh {
 
@@ -35,7 +36,7 @@ class ReportStream;
 // after it) or a ResyncRequest (a snapshot, then the events after it). Every event of the store's log becomes one Event
 // with its sequence number. Orders run on the executor; their results go back on the stream that brought them.
 //
-// What it keeps is bounded: the log, the orders in progress, one message. Thread safe.
+// What it keeps is bounded: the orders in progress, a batch of events or a snapshot. Thread safe.
 class Reporter {
  public:
   struct Options {
@@ -94,6 +95,10 @@ class Reporter {
   bool SendResults(ReportStream& stream);
   bool SendBatch(ReportStream& stream, v1::ReportRequest& request);
   bool SendSnapshot(ReportStream& stream);
+  // Waits for something to send, or the end of the stream.
+  void AwaitWork();
+  // There may be a result or an event to send.
+  void NoteWork();
   bool over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || ended_; }
 
   const Options options_;
@@ -108,10 +113,12 @@ class Reporter {
   bool placed_ ABSL_GUARDED_BY(mu_) = false;             // the coordinator has said from where to report
   bool resync_ ABSL_GUARDED_BY(mu_) = false;             // it waits for a snapshot
   bool ended_ ABSL_GUARDED_BY(mu_) = false;              // the reader has
+  bool work_ ABSL_GUARDED_BY(mu_) = false;
   bool reconnecting_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t applied_ ABSL_GUARDED_BY(mu_) = 0;
   Counters counters_ ABSL_GUARDED_BY(mu_);
 
+  LogWatcher watcher_;
   CommandDesk desk_;
   std::thread thread_;
 };

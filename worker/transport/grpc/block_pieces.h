@@ -5,12 +5,17 @@
 #ifndef KVMESH_WORKER_TRANSPORT_GRPC_BLOCK_PIECES_H_
 #define KVMESH_WORKER_TRANSPORT_GRPC_BLOCK_PIECES_H_
 
+#include <grpcpp/support/byte_buffer.h>
+
 #include <cstddef>
 #include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
 #include "kvmesh/v1/worker.pb.h"
 #include "kvstore/base/status.h"
 #include "kvstore/block/block_header.h"
@@ -40,6 +45,9 @@ class BlockAssembler {
   // follow the one before, a payload that is empty, too large, or more or less than its header says, or more blocks
   // than targets. After an error the stream is of no use.
   absl::StatusOr<std::optional<BlockHeader>> Take(const v1::BlockPiece& piece);
+  // The same for an encoded BlockPiece; its payload is copied once, from gRPC's buffer to the target. DATA_LOSS also
+  // when it does not decode.
+  absl::StatusOr<std::optional<BlockHeader>> Take(grpc::ByteBuffer& encoded);
 
   // All targets are filled.
   bool complete() const { return completed_ == targets_.size(); }
@@ -48,7 +56,12 @@ class BlockAssembler {
   size_t bytes() const { return bytes_; }
 
  private:
-  absl::Status BeginBlock(const v1::BlockPiece& piece);
+  // Copies a payload, whose size is known, to where it belongs. False: it could not be read.
+  using Copy = absl::FunctionRef<bool(std::byte* to)>;
+
+  absl::Status BeginBlock(absl::string_view header);
+  absl::StatusOr<std::optional<BlockHeader>> TakeParts(absl::string_view header, size_t payload_bytes, bool last,
+                                                       Copy copy);
 
   const LayoutFingerprint layout_;
   const std::vector<std::span<std::byte>> targets_;

@@ -3,15 +3,18 @@
 #define KVMESH_WORKER_TRANSPORT_GRPC_CHANNEL_CACHE_H_
 
 #include <grpcpp/channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/byte_buffer.h>
 
 #include <cstddef>
 #include <functional>
 #include <list>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "kvmesh/v1/worker.grpc.pb.h"
+#include "kvmesh/v1/worker.grpc.pb.h"  // also tells gRPC how to encode the request
 #include "kvstore/base/mutex.h"
 
 namespace kvmesh {
@@ -19,12 +22,11 @@ namespace kvmesh {
 // Makes a channel to host:port without waiting; see MakeChannel in kvstore/service/grpc_server.h. Thread safe.
 using ChannelFactory = std::function<std::shared_ptr<grpc::Channel>(const std::string& address)>;
 
-// A channel to one peer's Worker service. Immutable; calls on it may be made from any thread.
+// A channel to one peer's Worker service. Calls on it may be made from any thread. The stub leaves responses encoded.
 struct PeerChannel {
-  explicit PeerChannel(std::shared_ptr<grpc::Channel> to)
-      : channel(std::move(to)), stub(v1::Worker::NewStub(channel)) {}
+  explicit PeerChannel(std::shared_ptr<grpc::Channel> to) : channel(std::move(to)), stub(channel) {}
   const std::shared_ptr<grpc::Channel> channel;
-  const std::unique_ptr<v1::Worker::Stub> stub;
+  grpc::TemplatedGenericStub<v1::FetchBlocksRequest, grpc::ByteBuffer> stub;
 };
 
 // At most `capacity` channels, the least recently used goes first. One that goes, or is forgotten, closes when the

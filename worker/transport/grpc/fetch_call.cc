@@ -7,6 +7,11 @@
 #include "kvstore/base/check.h"
 
 namespace kvmesh {
+namespace {
+
+constexpr char kMethod[] = "/kvmesh.v1.Worker/FetchBlocks";
+
+}  // namespace
 
 absl::Status FetchResult(const grpc::Status& status, bool complete) {
   const std::string& message = status.error_message();
@@ -36,6 +41,7 @@ FetchCall::FetchCall(const TransferRequest& request, v1::FetchBlocksRequest mess
       channels_(channels),
       assembler_(request.layout, request.targets) {
   context_.set_deadline(absl::ToChronoTime(request.deadline));
+  context_.set_initial_metadata_corked(true);  // goes out with the request
 }
 
 void FetchCall::Start() {
@@ -48,7 +54,8 @@ void FetchCall::Start() {
     last_heard_ = Clock::now().time_since_epoch().count();
   }
   // A Fail from here on cancels the context, which holds for a call that is made later.
-  peer_->stub->async()->FetchBlocks(&context_, &message_, this);
+  peer_->stub.PrepareBidiStreamingCall(&context_, kMethod, {}, this);
+  StartWriteLast(&message_, grpc::WriteOptions());
   StartRead(&piece_);
   StartCall();
 }
@@ -81,6 +88,7 @@ void FetchCall::OnReadDone(bool ok) {
     arrived_.push_back(**completed);
     changed_.NotifyAll();
   }
+  piece_.Clear();
   StartRead(&piece_);
 }
 

@@ -8,6 +8,7 @@
 #define KVMESH_WORKER_TRANSPORT_GRPC_FETCH_CALL_H_
 
 #include <grpcpp/client_context.h>
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/client_callback.h>
 
 #include <atomic>
@@ -34,7 +35,7 @@ absl::Status FetchResult(const grpc::Status& status, bool complete);
 
 // Thread safe. Destroyed only once quiescent or never started, and never on one of gRPC's callback threads: the last
 // channel of a process joins them.
-class FetchCall final : public grpc::ClientReadReactor<v1::BlockPiece> {
+class FetchCall final : public grpc::ClientBidiReactor<v1::FetchBlocksRequest, grpc::ByteBuffer> {
  public:
   using Clock = std::chrono::steady_clock;
 
@@ -70,7 +71,7 @@ class FetchCall final : public grpc::ClientReadReactor<v1::BlockPiece> {
 
   // Touched by one reaction at a time.
   BlockAssembler assembler_;
-  v1::BlockPiece piece_;
+  grpc::ByteBuffer piece_;  // encoded, so that its payload is copied once
 
   Mutex mu_;
   CondVar changed_;

@@ -51,10 +51,22 @@ class BlockPiecesTest : public testing::Test {
     }
     return pieces;
   }
-  // The first error of a stream, or OK.
+  // The message on the wire, cut into slices of at most `slice_bytes`.
+  static grpc::ByteBuffer Encode(const std::string& message, size_t slice_bytes) {
+    std::vector<grpc::Slice> slices;
+    for (size_t i = 0; i < message.size(); i += slice_bytes) slices.emplace_back(message.substr(i, slice_bytes));
+    return grpc::ByteBuffer(slices.data(), slices.size());
+  }
+  // The first error of a stream, or OK; the same decoded and encoded.
   absl::Status Feed(const std::vector<v1::BlockPiece>& pieces) {
-    BlockAssembler assembler(layout_, targets_.spans());
-    for (const v1::BlockPiece& piece : pieces) KVMESH_RETURN_IF_ERROR(assembler.Take(piece).status());
+    BlockAssembler decoded(layout_, targets_.spans());
+    BlockAssembler encoded(layout_, targets_.spans());
+    for (const v1::BlockPiece& piece : pieces) {
+      grpc::ByteBuffer message = Encode(piece.SerializeAsString(), 100);
+      const absl::Status status = decoded.Take(piece).status();
+      EXPECT_EQ(encoded.Take(message).status(), status);
+      KVMESH_RETURN_IF_ERROR(status);
+    }
     return absl::OkStatus();
   }
 
@@ -82,6 +94,66 @@ TEST_F(BlockPiecesTest, BlocksOfAnyPieceSizeArriveWhole) {
     EXPECT_EQ(completed, (std::vector<BlockHeader>{Header(0), Header(1)}));
     EXPECT_TRUE(HoldsBlock(keys_[0], targets_.block(0)));
     EXPECT_TRUE(HoldsBlock(keys_[1], targets_.block(1)));
+  }
+}
+
+TEST_F(BlockPiecesTest, EncodedPiecesArriveWhateverTheirSlices) {
+  for (const size_t slice_bytes : {size_t{1}, size_t{7}, size_t{118}, size_t{10'000}}) {
+    SCOPED_TRACE(slice_bytes);
+    targets_.Fill(std::byte{0});
+    BlockAssembler assembler(layout_, targets_.spans());
+    for (const v1::BlockPiece& piece : Pieces(333)) {
+      grpc::ByteBuffer message = Encode(piece.SerializeAsString(), slice_bytes);
+      const auto header = assembler.Take(message);
+      ASSERT_TRUE(header.ok()) << header.status();
+      EXPECT_EQ(header->has_value(), piece.last());
+    }
+    EXPECT_TRUE(assembler.complete());
+    EXPECT_TRUE(HoldsBlock(keys_[0], targets_.block(0)));
+    EXPECT_TRUE(HoldsBlock(keys_[1], targets_.block(1)));
+  }
+}
+
+TEST_F(BlockPiecesTest, EncodedFieldsMayComeInAnyOrderWithUnknownOnes) {
+  const v1::BlockPiece piece = Pieces(kPayload)[0];
+  v1::BlockPiece header, payload, last;
+  header.set_header(piece.header());
+  payload.set_payload(piece.payload());
+  last.set_last(true);
+  const std::string unknown = "\x7a\x03xyz";    // field 15, three bytes
+  const std::string old_payload = "\x12\x01x";  // the later payload counts
+  grpc::ByteBuffer message = Encode(
+      old_payload + last.SerializeAsString() + payload.SerializeAsString() + unknown + header.SerializeAsString(), 50);
+  BlockAssembler assembler(layout_, targets_.spans());
+  const auto taken = assembler.Take(message);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(**taken, Header(0));
+  EXPECT_TRUE(HoldsBlock(keys_[0], targets_.block(0)));
+}
+
+TEST_F(BlockPiecesTest, BytesThatAreNoPieceAreDataLoss) {
+  const std::string good = Pieces(kPayload)[0].SerializeAsString();
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 5000; ++round) {
+    std::string bytes = good;
+    if (random() % 2 == 0) bytes.resize(random() % bytes.size());
+    for (int flips = static_cast<int>(random() % 3); flips > 0 && !bytes.empty(); --flips) {
+      // The first bytes hold tags and lengths.
+      bytes[random() % std::min<size_t>(bytes.size(), random() % 2 == 0 ? 130 : bytes.size())] =
+          static_cast<char>(random());
+    }
+    grpc::ByteBuffer message = Encode(bytes, 1 + random() % 200);
+    BlockAssembler assembler(layout_, targets_.spans());
+    const auto taken = assembler.Take(message);
+    v1::BlockPiece decoded;
+    if (!decoded.ParseFromString(bytes)) {
+      EXPECT_TRUE(absl::IsDataLoss(taken.status())) << taken.status();
+      continue;
+    }
+    BlockAssembler reference(layout_, targets_.spans());
+    EXPECT_EQ(taken.status(), reference.Take(decoded).status());
   }
 }
 
