@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/layout.h"
 #include "kvstore/block/cache_identity.h"
 #include "kvstore/block/ticket.h"
 

@@ -22,10 +22,9 @@ absl::Status ReportSession::OnMessage(const v1::ReportRequest& request, Response
   using Kind = v1::ReportRequest;
   if (request.kind_case() == Kind::kRegister) return OnRegister(request.register_(), out);
   if (entry_ == nullptr) return absl::FailedPreconditionError("report: register first");
-  const std::shared_ptr<WorkerEntry> entry = entry_;
-  MutexLock lock(entry->report_mu);
-  if (entry->gone()) return absl::AbortedError("report: the worker was lost or replaced; register again");
-  if (entry->progress.session != session_) return absl::AbortedError("report: another stream took over");
+  MutexLock lock(entry_->report_mu);
+  if (entry_->gone()) return absl::AbortedError("report: the worker was lost or replaced; register again");
+  if (entry_->progress.session != session_) return absl::AbortedError("report: another stream took over");
   switch (request.kind_case()) {
     case Kind::kEvents:
       return OnEvents(request.events(), out);
@@ -33,7 +32,7 @@ absl::Status ReportSession::OnMessage(const v1::ReportRequest& request, Response
       return OnPiece(request.snapshot(), out);
     case Kind::kCommandResult:
       lock.Unlock();
-      context_.commands.Resolve(entry->description().id, request.command_result());
+      context_.commands.Resolve(entry_->description().id, request.command_result());
       return absl::OkStatus();
     default:
       context_.metrics.events_unknown.Increment();

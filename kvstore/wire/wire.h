@@ -20,8 +20,8 @@ namespace kvmesh {
 absl::StatusOr<CacheIdentity> IdentityFromProto(const v1::CacheIdentity& proto);
 void IdentityToProto(const CacheIdentity& identity, v1::CacheIdentity& proto);
 
-// A view of packed keys, valid as long as `bytes`. INVALID_ARGUMENT naming `field`: the length is not a multiple of 16, or
-// more than kMaxPromptTokens keys.
+// A view of packed keys, valid as long as `bytes`. INVALID_ARGUMENT naming `field`: the length is not a multiple of 16,
+// or more than kMaxPromptTokens keys.
 absl::StatusOr<std::span<const BlockKey>> KeysFromBytes(absl::string_view bytes, absl::string_view field);
 absl::string_view KeysToBytes(std::span<const BlockKey> keys);
 
