@@ -153,8 +153,8 @@ void PrefixMap::Detach(BlockCopy* copy) {
   if (owned->eviction.evictable) policies_[Index(copy->tier)]->Remove(copy);
   --copy_counts_[Index(copy->tier)];
   owned->node = nullptr;
-  if (owned->pins > 0) {
-    owned.release();  // NOLINT: its pins own it now, the last Unpin deletes it
+  if (owned->in_use()) {
+    owned.release();  // NOLINT: its pins and guards own it now, the last to drop deletes it
   } else {
     storage_.Free(owned->tier, owned->slot);
   }
@@ -220,7 +220,7 @@ void PrefixMap::RemoveIfEmpty(BlockNode* node) {
 }
 
 bool PrefixMap::CanEvict(const BlockCopy& copy) const {
-  if (copy.node == nullptr || copy.pins > 0) return false;
+  if (copy.node == nullptr || copy.in_use()) return false;
   const BlockNode& node = *copy.node;
   const bool memory_leaf = node.children_in[Index(BlockSetKind::kMemory)] == 0;
   switch (copy.tier) {
@@ -264,17 +264,28 @@ void PrefixMap::Erase(BlockNode* node) {
 void PrefixMap::Pin(BlockCopy* copy) {
   if (copy->pins++ > 0) return;
   ++pinned_counts_[Index(copy->tier)];
-  if (copy->node != nullptr) RefreshCandidates(copy->node);
+  UseChanged(copy);
 }
 
 void PrefixMap::Unpin(BlockCopy* copy) {
   KVMESH_CHECK(copy->pins > 0, "unpinned a copy without pins");
   if (--copy->pins > 0) return;
   --pinned_counts_[Index(copy->tier)];
-  if (copy->node != nullptr) {
-    RefreshCandidates(copy->node);
-    return;
-  }
+  UseChanged(copy);
+}
+
+void PrefixMap::Guard(BlockCopy* copy) {
+  if (copy->guards++ == 0) UseChanged(copy);
+}
+
+void PrefixMap::Unguard(BlockCopy* copy) {
+  KVMESH_CHECK(copy->guards > 0, "unguarded a copy without guards");
+  if (--copy->guards == 0) UseChanged(copy);
+}
+
+void PrefixMap::UseChanged(BlockCopy* copy) {
+  if (copy->node != nullptr) return RefreshCandidates(copy->node);
+  if (copy->in_use()) return;
   const std::unique_ptr<BlockCopy> owned(copy);
   storage_.Free(owned->tier, owned->slot);
 }
@@ -289,7 +300,7 @@ void PrefixMap::Touch(std::span<BlockNode* const> chain) {
 BlockCopy* PrefixMap::Victim(Tier tier) const { return policies_[Index(tier)]->Victim(); }
 
 bool PrefixMap::IsCandidate(const BlockCopy& copy) const {
-  if (copy.pins > 0) return false;
+  if (copy.in_use()) return false;
   // A device copy may always leave for the host, so only its own set's children hold it.
   if (copy.tier == Tier::kDevice) return copy.node->children_in[Index(BlockSetKind::kDevice)] == 0;
   return CanEvict(copy);

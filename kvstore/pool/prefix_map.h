@@ -5,8 +5,9 @@
 //   - device set: nodes with a device copy. Their parents have one too (a root counts as having all).
 //   - memory set: nodes with a device or a host copy. Their parents have one or the other.
 //   - disk set: nodes with a disk copy. Their parents have one.
-//   - A pinned copy is never offered as a victim. A copy that leaves its set while pinned is detached: no longer
-//     findable, its storage returned through `CopyStorage` when its last pin drops.
+//   - A pinned or guarded copy is never offered as a victim. A copy that leaves its set meanwhile is detached: no
+//   longer
+//     findable, its storage returned through `CopyStorage` when its last pin or guard drops.
 //   - Every change of a set is told to the observer, in order, and is in that set's digest.
 #ifndef KVMESH_KVSTORE_POOL_PREFIX_MAP_H_
 #define KVMESH_KVSTORE_POOL_PREFIX_MAP_H_
@@ -44,8 +45,11 @@ struct BlockCopy {
   Tier tier = Tier::kDevice;
   uint64_t slot = 0;
   uint32_t pins = 0;
+  uint32_t guards = 0;
   BlockNode* node = nullptr;  // null once detached
   EvictionEntry eviction;
+
+  bool in_use() const { return pins > 0 || guards > 0; }
 };
 
 struct BlockNode {
@@ -89,7 +93,7 @@ class PrefixMap {
  public:
   // Neither is owned; both outlive the map. `policy` makes one policy per tier.
   PrefixMap(SetObserver& observer, CopyStorage& storage, const EvictionPolicyFactory& policy);
-  // REQUIRES: no copy is pinned.
+  // REQUIRES: no copy is pinned or guarded.
   ~PrefixMap();
 
   // The node of `key`, or null. Stable until a method that removes copies runs.
@@ -102,7 +106,7 @@ class PrefixMap {
   // the key is known under another parent, root or index. On error the slot stays the caller's.
   absl::StatusOr<BlockNode*> Add(const BlockHeader& header, uint32_t index, Tier tier, uint64_t slot);
 
-  // Evicts one copy. REQUIRES: attached, no pins, and no child depends on it (CanEvict).
+  // Evicts one copy. REQUIRES: attached, not in use, and no child depends on it (CanEvict).
   void Evict(BlockCopy* copy);
   bool CanEvict(const BlockCopy& copy) const;
   // A copy was lost or is wrong: it and every copy that depended on it leave their sets at once.
@@ -113,10 +117,13 @@ class PrefixMap {
   void Pin(BlockCopy* copy);
   // May free the copy when it is detached.
   void Unpin(BlockCopy* copy);
+  // The same for the owner's own copying of bytes: not counted as pinned.
+  void Guard(BlockCopy* copy);
+  void Unguard(BlockCopy* copy);
 
   // Marks the nodes as used now; the first of the chain counts as the most recent, so that leaves go first.
   void Touch(std::span<BlockNode* const> chain);
-  // The copy that should leave the tier next, or null when every one is pinned or has dependants.
+  // The copy that should leave the tier next, or null when every one is in use or has dependants.
   BlockCopy* Victim(Tier tier) const;
 
   const SetDigest& digest(BlockSetKind set) const { return digests_[static_cast<size_t>(set)]; }
@@ -144,6 +151,8 @@ class PrefixMap {
   // Tells observer, digest and parent which sets `node` left since `before`. True when it left any.
   bool NoteLeft(BlockNode* node, const Membership& before);
   void RemoveIfEmpty(BlockNode* node);
+  // A pin or guard was the first, or the last.
+  void UseChanged(BlockCopy* copy);
   bool IsCandidate(const BlockCopy& copy) const;
   void RefreshCandidates(BlockNode* node);
 

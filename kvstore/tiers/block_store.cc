@@ -295,6 +295,18 @@ BlockPin BlockStore::Share(const BlockPin& pin) {
   return MakePin(pin.copy_);
 }
 
+absl::StatusOr<std::vector<BlockKey>> BlockStore::ChainKeys(const RootKey& root, const BlockKey& last_key,
+                                                            uint32_t first, uint32_t count) const {
+  MutexLock lock(mu_);
+  const BlockNode* node = map_.Find(last_key);
+  if (node == nullptr || node->root != root || count == 0 || uint64_t{node->index} + 1 != uint64_t{first} + count) {
+    return absl::NotFoundError("chain: the span is not held");
+  }
+  std::vector<BlockKey> keys(count);
+  for (auto it = keys.rbegin(); it != keys.rend(); ++it, node = node->parent) *it = node->key;
+  return keys;
+}
+
 absl::StatusOr<std::vector<BlockPin>> BlockStore::PinForRead(const RootKey& root, const BlockKey& last_key,
                                                              uint32_t first, uint32_t count, LossyFormats accepted) {
   MutexLock lock(mu_);

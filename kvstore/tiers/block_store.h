@@ -6,7 +6,7 @@
 // first, and promoted back by Acquire in chain order. A move frees the slot it came from, except that disk copies stay.
 //
 // Ordering: bytes complete, checksum, map insert, event (contract 2). Thread safe; bytes move outside the lock, under
-// pins. Deadlines are wall-clock times of the injected Clock.
+// guards. Deadlines are wall-clock times of the injected Clock.
 #ifndef KVMESH_KVSTORE_TIERS_BLOCK_STORE_H_
 #define KVMESH_KVSTORE_TIERS_BLOCK_STORE_H_
 
@@ -144,6 +144,10 @@ class BlockStore {
   // A second pin of the same copy.
   BlockPin Share(const BlockPin& pin);
 
+  // Keys of the `count` blocks of a chain up to and including `last_key`, of which the first has index `first`.
+  // NOT_FOUND: no such chain, or one of another identity.
+  absl::StatusOr<std::vector<BlockKey>> ChainKeys(const RootKey& root, const BlockKey& last_key, uint32_t first,
+                                                  uint32_t count) const;
   // Pins copies of a span of a chain in whichever tier holds them, for readers that take bytes away. NOT_FOUND: no such
   // chain, or part of it is gone. RESOURCE_EXHAUSTED: the bound of a tier's pinned blocks is reached. `count` blocks up
   // to and including `last_key`, of which the first has index `first`.

@@ -1,12 +1,13 @@
 // Making room: device leaves go to the host, memory's leaves to disk (roots first), the disk's leaves away.
 #include <utility>
 
+#include "kvstore/base/mutex_unlock.h"
 #include "kvstore/tiers/block_store.h"
 
 namespace kvmesh {
 namespace {
 
-// A victim may be pinned or gain a child while its bytes are copied; then another one is tried, this often.
+// A victim may come in use or gain a child while its bytes are copied; then another one is tried, this often.
 constexpr int kEvictionAttempts = 32;
 // Room that another thread is making is awaited in steps of this.
 constexpr absl::Duration kRoomWait = absl::Milliseconds(10);
@@ -34,7 +35,7 @@ std::optional<BlockId> BlockStore::AllocateHost(MutexLock& lock) {
     if (const std::optional<BlockId> block = host_->Allocate()) return block;
     BlockCopy* victim = map_.Victim(Tier::kHost);
     if (victim == nullptr) return std::nullopt;
-    map_.Pin(victim);
+    map_.Guard(victim);
     EvictFromMemory(lock, victim);
   }
   return host_->Allocate();
@@ -46,7 +47,7 @@ bool BlockStore::EvictDevice(MutexLock& lock, BlockCopy* victim) {
     ++evictions_[static_cast<size_t>(Tier::kDevice)];
     return true;
   }
-  map_.Pin(victim);
+  map_.Guard(victim);
   ++evictions_in_flight_;
   std::optional<BlockId> host_slot;
   if (host_ != nullptr) host_slot = AllocateHost(lock);
@@ -56,26 +57,27 @@ bool BlockStore::EvictDevice(MutexLock& lock, BlockCopy* victim) {
   return evicted;
 }
 
-// REQUIRES: `victim` is pinned once by the caller, which passes that pin on.
+// REQUIRES: the caller guards `victim`, and passes that guard on.
 bool BlockStore::DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_slot) {
-  lock.Unlock();
-  std::vector<std::byte> buffer;
-  absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(*victim, buffer);
-  absl::Status status = bytes.status();
-  if (status.ok()) status = host_->Write(host_slot, *bytes);
-  if (status.ok()) status = VerifyBlock(victim->header, host_->bytes(host_slot));
-  lock.Lock();
+  absl::Status status;
+  {
+    MutexUnlock unlocked(mu_, lock);
+    std::vector<std::byte> buffer;
+    const absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(*victim, buffer);
+    status = bytes.ok() ? host_->Write(host_slot, *bytes) : bytes.status();
+    if (status.ok()) status = VerifyBlock(victim->header, host_->bytes(host_slot));
+  }
 
   BlockNode* node = victim->node;
   if (!status.ok()) Lose(victim, absl::IsDataLoss(status) ? MissReason::kCorrupt : MissReason::kIoError);
-  const bool still_leaf = status.ok() && node != nullptr && victim->pins == 1 &&
+  const bool still_leaf = status.ok() && node != nullptr && victim->pins == 0 && victim->guards == 1 &&
                           node->children_in[static_cast<size_t>(BlockSetKind::kDevice)] == 0;
   if (!still_leaf || !map_.Add(victim->header, node->index, Tier::kHost, host_slot.value()).ok()) {
     host_->Free(host_slot);
-    map_.Unpin(victim);
+    map_.Unguard(victim);
     return false;
   }
-  map_.Unpin(victim);
+  map_.Unguard(victim);
   map_.Evict(victim);
   ++evictions_[static_cast<size_t>(Tier::kDevice)];
   demoted_bytes_[static_cast<size_t>(Tier::kHost)] += block_bytes_;
@@ -87,7 +89,7 @@ bool BlockStore::EvictFromMemory(MutexLock& lock, BlockCopy* victim) {
   if (disk_ != nullptr && victim->node != nullptr) WriteChainToDisk(lock, victim->node);
   const Tier tier = victim->tier;
   const bool attached = victim->node != nullptr;
-  map_.Unpin(victim);
+  map_.Unguard(victim);
   if (!attached || !map_.CanEvict(*victim)) return false;
   map_.Evict(victim);
   ++evictions_[static_cast<size_t>(tier)];
@@ -95,7 +97,7 @@ bool BlockStore::EvictFromMemory(MutexLock& lock, BlockCopy* victim) {
 }
 
 void BlockStore::WriteChainToDisk(MutexLock& lock, BlockNode* node) {
-  // By key: pins of a whole chain would use up the bound of pinned blocks.
+  // By key, since the chain may change while a block is written.
   std::vector<BlockKey> keys;
   for (; !node->is_root && node->copy(Tier::kDisk) == nullptr; node = node->parent) keys.push_back(node->key);
   std::vector<std::byte> buffer;
@@ -112,8 +114,8 @@ bool BlockStore::WriteOneToDisk(MutexLock& lock, const BlockKey& key, std::vecto
   BlockCopy* parent_copy = node->parent->is_root ? nullptr : node->parent->copy(Tier::kDisk);
   if (parent_copy == nullptr && !node->parent->is_root) return false;
   BlockCopy* source = node->copy(Tier::kDevice) != nullptr ? node->copy(Tier::kDevice) : node->copy(Tier::kHost);
-  map_.Pin(source);
-  if (parent_copy != nullptr) map_.Pin(parent_copy);
+  map_.Guard(source);
+  if (parent_copy != nullptr) map_.Guard(parent_copy);
   writing_.insert(key);
 
   absl::StatusOr<DiskSlot> slot = absl::ResourceExhaustedError("");
@@ -124,10 +126,9 @@ bool BlockStore::WriteOneToDisk(MutexLock& lock, const BlockKey& key, std::vecto
       map_.Evict(victim);
       ++evictions_[static_cast<size_t>(Tier::kDisk)];
     }
-    lock.Unlock();
-    absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(*source, buffer);
+    MutexUnlock unlocked(mu_, lock);
+    const absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(*source, buffer);
     slot = bytes.ok() ? disk_->Write(source->header, *bytes) : absl::StatusOr<DiskSlot>(bytes.status());
-    lock.Lock();
   }
   bool stored = false;
   if (slot.ok()) {
@@ -141,8 +142,8 @@ bool BlockStore::WriteOneToDisk(MutexLock& lock, const BlockKey& key, std::vecto
     CountMiss(MissReason::kIoError);
   }
   writing_.erase(key);
-  if (parent_copy != nullptr) map_.Unpin(parent_copy);
-  map_.Unpin(source);
+  if (parent_copy != nullptr) map_.Unguard(parent_copy);
+  map_.Unguard(source);
   changed_.NotifyAll();
   return stored;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kvstore/base/mutex_unlock.h"
 #include "kvstore/tiers/block_store.h"
 
 namespace kvmesh {
@@ -72,23 +73,22 @@ bool BlockStore::WaitForTransit(MutexLock& lock, const BlockKey& key, absl::Time
 BlockStore::Step BlockStore::PromoteFromHost(MutexLock& lock, BlockNode* node, Acquired& out) {
   const BlockKey key = node->key;
   BlockCopy* source = node->copy(Tier::kHost);
-  map_.Pin(source);
+  map_.Guard(source);
   in_transit_.insert(key);
   ++private_blocks_;  // until the copy is published, so that the bound counts it
   const std::optional<BlockId> slot = AllocateDevice(lock);
   absl::Status status;
   if (slot) {
-    lock.Unlock();
+    MutexUnlock unlocked(mu_, lock);
     const std::span<const std::byte> bytes = host_->bytes(BlockId(static_cast<uint32_t>(source->slot)));
     status = VerifyBlock(source->header, bytes);
     if (status.ok()) status = device_->Write(*slot, bytes);
-    lock.Lock();
   }
   in_transit_.erase(key);
   --private_blocks_;
   changed_.NotifyAll();
   if (!slot) {
-    map_.Unpin(source);
+    map_.Unguard(source);
     out.stopped_by = MissReason::kPoolFull;
     return Step::kStop;
   }
@@ -107,7 +107,7 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
     if (node == nullptr || node->In(BlockSetKind::kMemory) || in_transit_.contains(key)) break;
     if (!node->lossy_formats.SubsetOf(accepted) || PinBoundReached()) break;
     BlockCopy* source = node->copy(Tier::kDisk);
-    map_.Pin(source);
+    map_.Guard(source);
     in_transit_.insert(key);
     ++private_blocks_;  // as in PromoteFromHost
     const std::optional<BlockId> slot = AllocateDevice(lock);
@@ -115,7 +115,7 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
       --private_blocks_;
       in_transit_.erase(key);
       changed_.NotifyAll();
-      map_.Unpin(source);
+      map_.Unguard(source);
       break;
     }
     loads.push_back({source, *slot});
@@ -132,12 +132,13 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
     const std::span<std::byte> target = in_place ? device_->bytes(loads[i].slot) : std::span<std::byte>(staging[i]);
     requests.push_back({DiskSlot(loads[i].source->slot), loads[i].source->header, target, absl::OkStatus()});
   }
-  lock.Unlock();
-  disk_->Read(requests);
-  for (size_t i = 0; i < loads.size() && !in_place; ++i) {
-    if (requests[i].status.ok()) requests[i].status = device_->Write(loads[i].slot, staging[i]);
+  {
+    MutexUnlock unlocked(mu_, lock);
+    disk_->Read(requests);
+    for (size_t i = 0; i < loads.size() && !in_place; ++i) {
+      if (requests[i].status.ok()) requests[i].status = device_->Write(loads[i].slot, staging[i]);
+    }
   }
-  lock.Lock();
 
   Step step = Step::kMore;
   for (size_t i = 0; i < loads.size(); ++i) {
@@ -148,7 +149,7 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
       continue;
     }
     device_->Free(loads[i].slot);
-    map_.Unpin(loads[i].source);
+    map_.Unguard(loads[i].source);
   }
   changed_.NotifyAll();
   return step;
@@ -156,9 +157,9 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
 
 BlockStore::Step BlockStore::FinishPromotion(BlockCopy* source, BlockId slot, const absl::Status& status,
                                              Acquired& out) {
-  const auto stop = [&](MissReason reason) {
+  const auto stop = [&](MissReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     device_->Free(slot);
-    map_.Unpin(source);
+    map_.Unguard(source);
     out.stopped_by = reason;
     return Step::kStop;
   };
@@ -177,7 +178,7 @@ BlockStore::Step BlockStore::FinishPromotion(BlockCopy* source, BlockId slot, co
   promoted_bytes_[static_cast<size_t>(source->tier)] += block_bytes_;
   out.pins.push_back(MakePin(node->copy(Tier::kDevice)));
   out.found_in.push_back(source->tier);
-  map_.Unpin(source);
+  map_.Unguard(source);
   if (source->tier == Tier::kHost && map_.CanEvict(*source)) map_.Evict(source);
   return Step::kMore;
 }

@@ -30,6 +30,9 @@ class PrefixMapModel {
     BlockKey key;
     bool attached = true;
     uint32_t pins = 0;
+    uint32_t guards = 0;
+
+    bool in_use() const { return pins + guards > 0; }
   };
 
   // What Add would answer.
@@ -85,10 +88,13 @@ class PrefixMapModel {
   }
   void Pin(uint64_t slot) { ++copies_.at(slot).pins; }
   void Unpin(uint64_t slot) {
-    Copy& copy = copies_.at(slot);
-    if (--copy.pins > 0 || copy.attached) return;
-    freed_.insert(slot);
-    copies_.erase(slot);
+    --copies_.at(slot).pins;
+    FreeIfGone(slot);
+  }
+  void Guard(uint64_t slot) { ++copies_.at(slot).guards; }
+  void Unguard(uint64_t slot) {
+    --copies_.at(slot).guards;
+    FreeIfGone(slot);
   }
   void Touch(const std::vector<BlockKey>& chain) {
     for (auto it = chain.rbegin(); it != chain.rend(); ++it) nodes_.at(*it).last_use = ++uses_;
@@ -105,10 +111,10 @@ class PrefixMapModel {
     }
     return node.slots.contains(Tier::kDisk);
   }
-  // True when the copy has no pin and no child would leave a set for want of it.
+  // True when the copy is not in use and no child would leave a set for want of it.
   bool CanEvict(uint64_t slot) const {
     const Copy& copy = copies_.at(slot);
-    if (!copy.attached || copy.pins > 0) return false;
+    if (!copy.attached || copy.in_use()) return false;
     Node without = nodes_.at(copy.key);
     without.slots.erase(copy.tier);
     return std::all_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
@@ -122,7 +128,7 @@ class PrefixMapModel {
     std::optional<uint64_t> victim;
     uint64_t oldest = 0;
     for (const auto& [slot, copy] : copies_) {
-      if (copy.tier != tier || !copy.attached || copy.pins > 0) continue;
+      if (copy.tier != tier || !copy.attached || copy.in_use()) continue;
       if (tier == Tier::kDevice ? HasChildIn(copy.key, BlockSetKind::kDevice) : !CanEvict(slot)) continue;
       const uint64_t use = nodes_.at(copy.key).last_use;
       if (victim && oldest <= use) continue;
@@ -157,7 +163,11 @@ class PrefixMapModel {
     Copy& copy = copies_.at(slot);
     nodes_.at(copy.key).slots.erase(copy.tier);
     copy.attached = false;
-    if (copy.pins > 0) return;
+    FreeIfGone(slot);
+  }
+  void FreeIfGone(uint64_t slot) {
+    const Copy& copy = copies_.at(slot);
+    if (copy.attached || copy.in_use()) return;
     freed_.insert(slot);
     copies_.erase(slot);
   }
@@ -179,7 +189,7 @@ class PrefixMapModel {
   }
 
   std::map<BlockKey, Node> nodes_;
-  std::map<uint64_t, Copy> copies_;  // attached, or pinned
+  std::map<uint64_t, Copy> copies_;  // attached, or in use
   std::set<uint64_t> freed_;
   uint64_t uses_ = 0;
 };

@@ -90,9 +90,9 @@ class Stream {
     EXPECT_EQ(visits.size(), model_.nodes().size());
   }
 
-  // Drops all pins, then all blocks: every slot that the map took comes back once.
+  // Drops all pins and guards, then all blocks: every slot that the map took comes back once.
   void Finish() {
-    while (!pinned_.empty()) UnpinOne();
+    while (!uses_.empty()) UnpinOne();
     for (uint32_t i = 0; i < kRoots; ++i) {
       if (BlockNode* root = world_.map.FindRoot(TestRoot(i))) world_.map.Erase(root);
     }
@@ -105,6 +105,12 @@ class Stream {
   }
 
  private:
+  // One pin, or one guard.
+  struct Use {
+    BlockCopy* copy;
+    bool is_guard;
+  };
+
   uint32_t Draw(uint32_t below) { return static_cast<uint32_t>(random_() % below); }
   Tier DrawTier() { return kAllTiers[Draw(3)]; }
 
@@ -200,31 +206,42 @@ class Stream {
     model_.EraseRoot(root);
     return "erase root " + root.ToHex();
   }
-  // An attached copy, or one that is pinned already.
+  // Pins or guards an attached copy, or one that is in use already.
   std::string PinOne() {
     BlockCopy* copy = nullptr;
-    if (!pinned_.empty() && Draw(3) == 0) {
-      copy = pinned_[Draw(static_cast<uint32_t>(pinned_.size()))];
+    if (!uses_.empty() && Draw(3) == 0) {
+      copy = uses_[Draw(static_cast<uint32_t>(uses_.size()))].copy;
     } else if (const std::optional<uint64_t> slot = DrawAttached()) {
       copy = Attached(*slot);
     }
     if (copy == nullptr) return "pin nothing";
     if (copy->node == nullptr) ++counts_.pinned_while_detached;
+    uses_.push_back({copy, Draw(3) == 0});
+    if (uses_.back().is_guard) {
+      world_.map.Guard(copy);
+      model_.Guard(copy->slot);
+      return "guard slot " + std::to_string(copy->slot);
+    }
     world_.map.Pin(copy);
     model_.Pin(copy->slot);
-    pinned_.push_back(copy);
     return "pin slot " + std::to_string(copy->slot);
   }
   std::string UnpinOne() {
-    if (pinned_.empty()) return "unpin nothing";
-    std::swap(pinned_[Draw(static_cast<uint32_t>(pinned_.size()))], pinned_.back());
-    const uint64_t slot = pinned_.back()->slot;
+    if (uses_.empty()) return "unpin nothing";
+    std::swap(uses_[Draw(static_cast<uint32_t>(uses_.size()))], uses_.back());
+    const Use use = uses_.back();
+    uses_.pop_back();
+    const uint64_t slot = use.copy->slot;
     const size_t freed_before = world_.freed.size();
-    world_.map.Unpin(pinned_.back());
-    pinned_.pop_back();
-    model_.Unpin(slot);
+    if (use.is_guard) {
+      world_.map.Unguard(use.copy);
+      model_.Unguard(slot);
+    } else {
+      world_.map.Unpin(use.copy);
+      model_.Unpin(slot);
+    }
     counts_.freed_by_unpin += world_.freed.size() - freed_before;
-    return "unpin slot " + std::to_string(slot);
+    return std::string(use.is_guard ? "unguard" : "unpin") + " slot " + std::to_string(slot);
   }
   // A chain from its block 0, as Acquire does.
   std::string TouchOne() {
@@ -288,6 +305,7 @@ class Stream {
       pinned[static_cast<size_t>(copy.tier)] += copy.pins > 0 ? 1 : 0;
       if (!copy.attached) continue;
       EXPECT_EQ(Attached(slot)->pins, copy.pins);
+      EXPECT_EQ(Attached(slot)->guards, copy.guards);
       EXPECT_EQ(world_.map.CanEvict(*Attached(slot)), model_.CanEvict(slot)) << "slot " << slot;
     }
     for (const Tier tier : kAllTiers) {
@@ -307,8 +325,8 @@ class Stream {
   std::vector<Place> forest_;
   MapWorld world_;
   PrefixMapModel model_;
-  std::vector<BlockCopy*> pinned_;  // one entry per pin
-  std::set<uint64_t> taken_;        // slots that the map accepted
+  std::vector<Use> uses_;
+  std::set<uint64_t> taken_;  // slots that the map accepted
 };
 
 TEST(PrefixMapOracleTest, EveryStepAgreesWithTheLiteralModel) {

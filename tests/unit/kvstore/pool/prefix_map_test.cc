@@ -94,6 +94,21 @@ TEST_F(PrefixMapTest, PinnedCopyThatIsLostIsFreedByItsLastUnpin) {
   EXPECT_EQ(world_.map.pinned(Tier::kDevice), 0u);
 }
 
+TEST_F(PrefixMapTest, GuardForbidsEvictionButIsNotAPin) {
+  world_.AddChain(root_, {keys_[0]}, Tier::kDevice);
+  BlockCopy* copy = world_.CopyOf(keys_[0], Tier::kDevice);
+  world_.map.Guard(copy);
+  EXPECT_FALSE(world_.map.CanEvict(*copy));
+  EXPECT_EQ(world_.map.Victim(Tier::kDevice), nullptr);
+  EXPECT_EQ(world_.map.pinned(Tier::kDevice), 0u);
+  world_.map.Pin(copy);
+  world_.map.Lose(copy);
+  world_.map.Unpin(copy);
+  EXPECT_TRUE(world_.freed.empty()) << "the guard holds it";
+  world_.map.Unguard(copy);
+  EXPECT_EQ(world_.freed.size(), 1u);
+}
+
 TEST_F(PrefixMapTest, LostBlockCanBeAddedAgainWhileItsOldCopyIsPinned) {
   world_.AddChain(root_, keys_, Tier::kDevice);
   BlockCopy* old = world_.CopyOf(keys_[0], Tier::kDevice);
@@ -178,6 +193,7 @@ TEST(PrefixMapDeathTest, MisuseAborts) {
   world.AddChain(root, keys, Tier::kDevice);
   EXPECT_DEATH(world.map.Evict(world.CopyOf(keys[0], Tier::kDevice)), "others depend on");
   EXPECT_DEATH(world.map.Unpin(world.CopyOf(keys[0], Tier::kDevice)), "without pins");
+  EXPECT_DEATH(world.map.Unguard(world.CopyOf(keys[0], Tier::kDevice)), "without guards");
   EXPECT_DEATH(
       {
         MapWorld ends;

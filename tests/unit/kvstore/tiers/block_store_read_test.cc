@@ -76,6 +76,18 @@ TEST_P(BlockStoreReadTest, SpansThatAreNotHeldAreNotFound) {
   EXPECT_EQ(world_.store->GetBooks().read_pins, 0u);
 }
 
+TEST_P(BlockStoreReadTest, KeysOfASpanAreToldByItsLastOne) {
+  const auto keys = [&](const RootKey& root, const BlockKey& last, uint32_t first, uint32_t count) {
+    return world_.store->ChainKeys(root, last, first, count);
+  };
+  EXPECT_EQ(*keys(kRoot, keys_[5], 0, 6), keys_);
+  EXPECT_EQ(*keys(kRoot, keys_[3], 2, 2), (std::vector<BlockKey>{keys_[2], keys_[3]}));
+  EXPECT_EQ(keys(kOther, keys_[5], 0, 6).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(keys(kRoot, keys_[5], 0, 5).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(keys(kRoot, keys_[5], 6, 0).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(keys(kRoot, TestChain(kRoot, 2, 1)[0], 0, 1).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_P(BlockStoreReadTest, FormatThatIsNotAcceptedIsNotFound) {
   const std::vector<BlockKey> lossy = TestChain(kOther, 1, 1);
   const std::vector<BlockPin> sealed = world_.SealChain(kOther, lossy, LossyFormats(1u << 5));
