@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds and runs all tests.
 #   --long       at least 100 rounds per fault
-#   --sanitize   ASan+UBSan on everything; TSan on every target that links none of gRPC, UCX, RocksDB
+#   --sanitize   also ASan+UBSan on everything, and TSan, without suppressions, on every unit test whose target links
+#                none of gRPC, UCX, RocksDB
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,21 +18,35 @@ done
 
 ./deploy/install_deps.sh
 export KVMESH_FAULT_ROUNDS=$([ $long = 1 ] && echo 100 || echo 5)
+# Programs that were stopped by a sanitizer say so, and fail.
+export UBSAN_OPTIONS=print_stacktrace=1
+jobs=$(nproc)
+failed=()
 
-# build_and_test PRESET [ctest arguments]
+# build_and_test PRESET TARGET [ctest arguments]
 build_and_test() {
-  local preset=$1
-  shift
+  local preset=$1 target=$2 folder=build
+  shift 2
+  [ "$preset" = release ] || folder=build-$preset
   cmake --preset "$preset" >/dev/null
-  cmake --build --preset "$preset"
-  ctest --test-dir "$(cmake_folder "$preset")" --output-on-failure "$@"
+  cmake --build --preset "$preset" --target "$target"
+  ctest --test-dir "$folder" -j "$jobs" --output-on-failure "$@" || failed+=("$preset")
+  show_skipped "$folder"
 }
-cmake_folder() { [ "$1" = release ] && echo build || echo "build-$1"; }
 
-build_and_test release
+# Tests within programs that passed; programs of which nothing ran are in ctest's own summary.
+show_skipped() {
+  local skipped
+  skipped=$(grep -ahoE '^\[  SKIPPED \] [^ ,]+' "$1/Testing/Temporary/LastTest.log" | sort -u || true)
+  [ -z "$skipped" ] || printf 'Skipped tests:\n%s\n' "$skipped"
+}
+
+build_and_test release all
 if [ $sanitize = 1 ]; then
-  build_and_test asan
-  cmake --preset tsan >/dev/null
-  cmake --build --preset tsan --target tsan_tests
-  ctest --test-dir build-tsan --output-on-failure -L tsan
+  build_and_test asan all
+  build_and_test tsan tsan_tests -L tsan
+fi
+if [ ${#failed[@]} -gt 0 ]; then
+  echo "tests/run.sh: failed: ${failed[*]}" >&2
+  exit 1
 fi
