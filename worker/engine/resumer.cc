@@ -30,6 +30,7 @@ ResumeResult Resumer::Resume(const ResumeRequest& request) {
   ResumeResult result;
   std::vector<bool> used(request.sources.size());
   std::string reason;
+  std::string fetch_failure;  // of the last pull, where it failed
   while (result.pins.size() < request.keys.size()) {
     const std::span<const BlockKey> rest = request.keys.subspan(result.pins.size());
     BlockStore::Acquired acquired = store_.Acquire(rest, request.accepted, request.deadline);
@@ -43,7 +44,8 @@ ResumeResult Resumer::Resume(const ResumeRequest& request) {
         acquired.stopped_by == MissReason::kDeadline) {
       break;
     }
-    if (ExtendFromPeer(request, used, result, reason)) continue;
+    if (ExtendFromPeer(request, used, result, fetch_failure)) continue;
+    if (acquired.stopped_by == MissReason::kAbsent && !fetch_failure.empty()) reason = fetch_failure;
     const BlockKey& next = request.keys[result.pins.size()];
     result.to_compute = computing_.ClaimLeading(request.keys.subspan(result.pins.size()));
     if (result.to_compute.size() == 0) {
@@ -63,7 +65,7 @@ ResumeResult Resumer::Resume(const ResumeRequest& request) {
 }
 
 bool Resumer::ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& used, ResumeResult& result,
-                             std::string& reason) {
+                             std::string& failure) {
   const size_t have = result.pins.size();
   for (size_t s = 0; s < request.sources.size(); ++s) {
     const PeerSource& source = request.sources[s];
@@ -80,9 +82,7 @@ bool Resumer::ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& us
       result.pins.push_back(std::move(fetched.pins[i]));
       result.found_in.push_back(HitSource::kPeer);
     }
-    if (!fetched.status.ok()) {
-      reason = absl::StrCat("fetch_", StatusLabel(fetched.status));
-    }
+    failure = fetched.status.ok() ? "" : absl::StrCat("fetch_", StatusLabel(fetched.status));
     if (result.pins.size() > have) return true;
   }
   return false;

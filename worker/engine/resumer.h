@@ -41,8 +41,10 @@ class Resumer {
   const SingleFlight& computing() const { return computing_; }
 
  private:
-  // Extends `result` from a peer, or waits for another fetch of the same block. False: no source helped.
-  bool ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& used, ResumeResult& result, std::string& reason);
+  // Extends `result` from a peer, or waits for another fetch of the same block. False: no source helped. `failure` is
+  // set by each pull: the miss reason that it gives, empty when all arrived.
+  bool ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& used, ResumeResult& result,
+                      std::string& failure);
 
   BlockStore& store_;
   PeerFetcher& fetcher_;
