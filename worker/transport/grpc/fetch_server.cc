@@ -1,5 +1,6 @@
 #include "worker/transport/grpc/fetch_server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -71,10 +72,11 @@ absl::Status FetchServer::ServeAdmitted(const v1::FetchBlocksRequest& request, c
   const absl::StatusOr<Ticket> ticket = CheckRequest(request);
   if (!ticket.ok()) return ticket.status();
   KVMESH_RETURN_IF_ERROR(UseTicket(*ticket));
-  absl::StatusOr<std::vector<BlockPin>> pins = options_.store->PinForRead(
-      ticket->root, ticket->last_key, ticket->first_block, ticket->block_count, ticket->accepted);
-  if (!pins.ok()) return Refuse(FetchRefusal::kNotHeld, pins.status());
-  return Stream(*std::move(pins), write);
+  const absl::StatusOr<std::vector<BlockKey>> keys =
+      options_.store->ChainKeys(ticket->root, ticket->last_key, ticket->first_block, ticket->block_count);
+  if (!keys.ok()) return Refuse(FetchRefusal::kNotHeld, keys.status());
+  const size_t wanted = request.max_blocks() == 0 ? keys->size() : std::min<size_t>(keys->size(), request.max_blocks());
+  return Stream(*ticket, std::span(*keys).first(wanted), write);
 }
 
 absl::StatusOr<Ticket> FetchServer::CheckRequest(const v1::FetchBlocksRequest& request) {
@@ -120,16 +122,22 @@ absl::Status FetchServer::UseTicket(const Ticket& ticket) {
   return absl::OkStatus();
 }
 
-absl::Status FetchServer::Stream(std::vector<BlockPin> pins, const PieceWriter& write) {
+absl::Status FetchServer::Stream(const Ticket& ticket, std::span<const BlockKey> keys, const PieceWriter& write) {
   std::vector<std::byte> buffer;
   v1::BlockPiece scratch;
-  for (BlockPin& pin : pins) {
-    const absl::StatusOr<std::span<const std::byte>> bytes = VerifiedBytes(pin, buffer);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    // One block at a time, so that a long span never pins much of a tier.
+    const absl::StatusOr<std::vector<BlockPin>> pin = options_.store->PinForRead(
+        ticket.root, keys[i], ticket.first_block + static_cast<uint32_t>(i), 1, ticket.accepted);
+    if (!pin.ok()) {
+      const bool busy = absl::IsResourceExhausted(pin.status());
+      return i == 0 ? Refuse(busy ? FetchRefusal::kBusy : FetchRefusal::kNotHeld, pin.status()) : pin.status();
+    }
+    const absl::StatusOr<std::span<const std::byte>> bytes = VerifiedBytes(pin->front(), buffer);
     if (!bytes.ok()) return bytes.status();
-    if (!WriteBlock(pin.header(), *bytes, options_.piece_bytes, scratch, write)) {
+    if (!WriteBlock(pin->front().header(), *bytes, options_.piece_bytes, scratch, write)) {
       return absl::CancelledError("the receiver is gone");
     }
-    pin.Reset();
     MutexLock lock(mu_);
     counters_.served_bytes += bytes->size();
     ++counters_.served_blocks;

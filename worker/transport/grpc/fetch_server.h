@@ -51,14 +51,15 @@ class FetchServer {
   };
   explicit FetchServer(Options options);
 
-  // Checks the request and writes its blocks in chain order, each verified; a block's pin is released once it is
-  // written. A ticket is used up once all but the chain has been checked, so a refusal by a limit leaves it good.
+  // Checks the request and writes its blocks in chain order, `max_blocks` at most, each verified and pinned only while
+  // it is written. A ticket is used up once all but the chain has been checked, so a refusal by `max_serves` or
+  // `max_used_tickets` leaves it good.
   // INVALID_ARGUMENT naming the field: ticket, receiver_incarnation or layout_fingerprint is not well formed, or the
   // layout is not this worker's. PERMISSION_DENIED: ticket forged, for another sender, receiver or incarnation, or
   // served before. DEADLINE_EXCEEDED: ticket expired. NOT_FOUND: the chain is not held in an accepted format.
-  // RESOURCE_EXHAUSTED naming the limit. After some blocks: DATA_LOSS: a block's bytes are not what was sealed (it is
-  // erased). UNAVAILABLE: they can't be read. CANCELLED: `write` returned false.
-  // Pins are held while `write` blocks: it must end with the call's deadline.
+  // RESOURCE_EXHAUSTED naming the limit. After some blocks also: NOT_FOUND: the next one was evicted. DATA_LOSS: a
+  // block's bytes are not what was sealed (it is erased). UNAVAILABLE: they can't be read. CANCELLED: `write` returned
+  // false. A pin is held while `write` blocks: it must end with the call's deadline.
   absl::Status Serve(const v1::FetchBlocksRequest& request, const PieceWriter& write);
   // The same for a handler of the synchronous gRPC server. INVALID_ARGUMENT also for a call without a deadline.
   absl::Status Serve(const grpc::ServerContext& context, const v1::FetchBlocksRequest& request,
@@ -78,7 +79,7 @@ class FetchServer {
   // The ticket, after every check that needs no state.
   absl::StatusOr<Ticket> CheckRequest(const v1::FetchBlocksRequest& request);
   absl::Status UseTicket(const Ticket& ticket);
-  absl::Status Stream(std::vector<BlockPin> pins, const PieceWriter& write);
+  absl::Status Stream(const Ticket& ticket, std::span<const BlockKey> keys, const PieceWriter& write);
   // Verified bytes of a pinned block: in place where possible, else copied into `buffer`.
   absl::StatusOr<std::span<const std::byte>> VerifiedBytes(const BlockPin& pin, std::vector<std::byte>& buffer);
 

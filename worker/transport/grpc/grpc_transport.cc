@@ -43,6 +43,7 @@ absl::StatusOr<TransferId> GrpcTransport::Prepare(TransferRequest request) {
   message.set_receiver_id(options_.receiver_id);
   message.set_receiver_incarnation(options_.receiver_incarnation.ToString());
   message.set_layout_fingerprint(request.layout.ToString());
+  message.set_max_blocks(static_cast<uint32_t>(request.targets.size()));
   auto call = std::make_shared<FetchCall>(request, std::move(message), channels_);
 
   MutexLock lock(mu_);
