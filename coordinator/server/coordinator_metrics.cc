@@ -40,7 +40,7 @@ uint64_t Value(const prometheus::Counter& counter) { return static_cast<uint64_t
 
 CoordinatorMetrics::CoordinatorMetrics(Metrics& metrics)
     : requested_tokens_(
-          metrics.Counter("kvmesh_coordinator_requested_tokens_total", "Prompt tokens of routed requests")),
+          metrics.Counter("kvmesh_coordinator_requested_tokens_total", "Full-block prompt tokens of routed requests")),
       predicted_{Predicted(metrics, "device"), Predicted(metrics, "memory"), Predicted(metrics, "disk"),
                  Predicted(metrics, "peer")},
       actual_{Actual(metrics, "device"), Actual(metrics, "host"), Actual(metrics, "disk"), Actual(metrics, "peer")},

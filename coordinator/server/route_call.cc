@@ -76,10 +76,10 @@ absl::Status RunRoute(CoordinatorCore& core, const v1::RouteRequest& request, co
                                 .worker_id = request.worker_id()},
                                answer);
   }
-  uint64_t requested = prompt.prompt_tokens;
+  uint64_t requested = 0;  // what the cache could have held: whole blocks
   if (status.ok()) {
     Encode(answer, response);
-    if (requested == 0) requested = prompt.keys.size() * answer.chosen().description().block_tokens;
+    requested = prompt.keys.size() * uint64_t{answer.chosen().description().block_tokens};
   }
   core.counters.CountRoute(status, requested, &answer, core.options.clock->Now() - start);
   answer.table.reset();
