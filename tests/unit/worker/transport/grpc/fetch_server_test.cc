@@ -193,6 +193,34 @@ TEST_F(FetchServerTest, RefusesChainsThatAreNotHeld) {
   ExpectNothingHeld();
 }
 
+TEST_F(FetchServerTest, SendsNoMoreBlocksThanAskedFor) {
+  worker_->Seal(root_, keys_);
+  v1::FetchBlocksRequest request =
+      TestRequest(SealTicket(NewTicket(), kTestTicketKey), worker_->store->layout_fingerprint());
+  request.set_max_blocks(2);
+  ASSERT_TRUE(Serve(request).ok());
+  EXPECT_EQ(worker_->server.counters().served_blocks, 2u);
+  request = TestRequest(SealTicket(NewTicket(4), kTestTicketKey), worker_->store->layout_fingerprint());
+  request.set_max_blocks(1000);
+  ASSERT_TRUE(Serve(request).ok());
+  ExpectBlocks(4);
+}
+
+TEST_F(FetchServerTest, ChainThatVanishesWhileItIsServedEndsTheServe) {
+  worker_->Seal(root_, keys_);
+  const auto request = TestRequest(SealTicket(NewTicket(), kTestTicketKey), worker_->store->layout_fingerprint());
+  int written = 0;
+  const absl::Status status = worker_->server.Serve(request, [&](const v1::BlockPiece&) {
+    if (++written == 2) worker_->store->EraseIdentity(root_);
+    return true;
+  });
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_EQ(written, 2);
+  EXPECT_EQ(worker_->server.counters().served_blocks, 2u);
+  EXPECT_EQ(refused(FetchRefusal::kNotHeld), 0u) << "it was not refused";
+  ExpectNothingHeld();
+}
+
 TEST_F(FetchServerTest, LossyBlocksNeedAcceptance) {
   LossyFormats lossy;
   lossy.Add(KvFormat::kBf16);
@@ -221,7 +249,7 @@ TEST_F(FetchServerTest, RemembersUsedTicketsUpToALimitUntilTheyExpire) {
   EXPECT_TRUE(Serve(NewTicket(5)).ok());
 }
 
-TEST_F(FetchServerTest, BoundsConcurrentServesAndReleasesPinsAsItGoes) {
+TEST_F(FetchServerTest, BoundsConcurrentServesAndPinsOneBlockAtATime) {
   worker_.reset();
   options_.max_serves = 1;
   worker_.emplace(options_);
@@ -240,7 +268,7 @@ TEST_F(FetchServerTest, BoundsConcurrentServesAndReleasesPinsAsItGoes) {
   ASSERT_TRUE(gate.AwaitWaiting(1));
   EXPECT_EQ(worker_->server.counters().serves_in_flight, 1u);
   EXPECT_EQ(worker_->server.counters().served_blocks, 2u);
-  EXPECT_EQ(worker_->store->GetBooks().pinned_blocks, 4u);
+  EXPECT_EQ(worker_->store->GetBooks().pinned_blocks, 1u);
   const Ticket second = NewTicket();
   const absl::Status busy = Serve(second);
   EXPECT_TRUE(absl::IsResourceExhausted(busy));

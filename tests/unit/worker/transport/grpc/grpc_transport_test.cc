@@ -119,6 +119,16 @@ TEST_F(GrpcTransportTest, BringsTheChainByteForByte) {
   EXPECT_EQ(sender_.server.counters().serves_in_flight, 0u);
 }
 
+TEST_F(GrpcTransportTest, FewerTargetsBringTheLeadingBlocks) {
+  FetchListener listener(Forward(sender_));
+  MakeTransport();
+  TransferRequest request = Request(listener.address());
+  request.targets.resize(5);
+  const TransferProgress progress = Transfer(request);
+  EXPECT_TRUE(progress.result.ok()) << progress.result;
+  ExpectArrived(progress, 5);
+}
+
 TEST_F(GrpcTransportTest, ArrivedBlocksAreReportedAsTheyCome) {
   const std::vector<v1::BlockPiece> pieces = Pieces();
   Gate gate;
