@@ -218,7 +218,7 @@ TEST_F(RouteServiceTest, CompletionCountsActualAgainstPredicted) {
     return response;
   };
   EXPECT_EQ(stats().routes(), 1u);
-  EXPECT_EQ(stats().requested_tokens(), tokens_.size());
+  EXPECT_EQ(stats().requested_tokens(), keys_.size() * kBlockTokens);  // whole blocks
   EXPECT_EQ(stats().predicted_hit_tokens(), 4u * kBlockTokens);
   EXPECT_EQ(stats().placements_in_flight(), 1u);
   EXPECT_EQ(stats().workers_ready(), 1u);
