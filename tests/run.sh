@@ -37,7 +37,7 @@ build_and_test() {
 # Tests within programs that passed; programs of which nothing ran are in ctest's own summary.
 show_skipped() {
   local skipped
-  skipped=$(grep -ahoE '^\[  SKIPPED \] [^ ,]+' "$1/Testing/Temporary/LastTest.log" | sort -u || true)
+  skipped=$(grep -ahoE '^\[  SKIPPED \] [A-Za-z0-9_/]+[.][A-Za-z0-9_/]+' "$1/Testing/Temporary/LastTest.log" | sort -u || true)
   [ -z "$skipped" ] || printf 'Skipped tests:\n%s\n' "$skipped"
 }
 
