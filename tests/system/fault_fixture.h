@@ -31,7 +31,7 @@ class FaultTest : public testing::Test {
  protected:
   static constexpr size_t kLoadThreads = 3;
   // Bytes of one prompt's blocks are several times this: a fault strikes inside the payload.
-  static constexpr uint64_t kIntoTheFetch = 200'001;
+  static constexpr uint64_t kIntoTheFetch = 100'001;
 
   FaultTest() : rounds_(NumberFromEnv("KVMESH_FAULT_ROUNDS", 5)), seed_(NumberFromEnv("KVMESH_FAULT_SEED", 1)) {
     std::printf("KVMESH_FAULT_ROUNDS=%lu KVMESH_FAULT_SEED=%lu\n", rounds_, seed_);

@@ -1,0 +1,85 @@
+#include "tests/system/engine_calls.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/time/clock.h"
+#include "grpcpp/client_context.h"
+#include "kvstore/service/grpc_status.h"
+#include "kvstore/wire/wire.h"
+
+namespace kvmesh {
+namespace {
+
+constexpr size_t kPieceBytes = 10'007;  // cuts blocks anywhere
+
+void SetDeadline(grpc::ClientContext& context) {
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(10)));
+}
+
+}  // namespace
+
+absl::StatusOr<v1::OpenSequenceResponse> OpenSequence(v1::Worker::Stub& stub, const CacheIdentity& identity,
+                                                      const std::vector<uint32_t>& tokens,
+                                                      const v1::RouteResponse* route) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::OpenSequenceRequest request;
+  IdentityToProto(identity, *request.mutable_identity());
+  request.mutable_tokens()->Add(tokens.begin(), tokens.end());
+  if (route != nullptr) *request.mutable_sources() = route->sources();
+  v1::OpenSequenceResponse response;
+  const grpc::Status status = stub.OpenSequence(&context, request, &response);
+  if (!status.ok()) return FromGrpcStatus(status);
+  return response;
+}
+
+absl::Status CloseSequence(v1::Worker::Stub& stub, uint64_t sequence) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::CloseSequenceRequest request;
+  request.set_sequence_id(sequence);
+  v1::CloseSequenceResponse response;
+  return FromGrpcStatus(stub.CloseSequence(&context, request, &response));
+}
+
+absl::StatusOr<v1::PutBlocksResponse> PutBlocks(v1::Worker::Stub& stub, const CacheIdentity& identity,
+                                                const std::vector<uint32_t>& tokens, uint32_t first_block,
+                                                const std::string& payload) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::PutBlocksResponse response;
+  const auto writer = stub.PutBlocks(&context, &response);
+  v1::PutBlocksRequest request;
+  IdentityToProto(identity, *request.mutable_open()->mutable_identity());
+  request.mutable_open()->mutable_tokens()->Add(tokens.begin(), tokens.end());
+  request.mutable_open()->set_first_block(first_block);
+  bool open = writer->Write(request);
+  for (size_t at = 0; at < payload.size() && open; at += kPieceBytes) {
+    request.set_payload(payload.substr(at, kPieceBytes));
+    open = writer->Write(request);
+  }
+  writer->WritesDone();
+  const grpc::Status status = writer->Finish();
+  if (!status.ok()) return FromGrpcStatus(status);
+  return response;
+}
+
+BlocksRead GetBlocks(v1::Worker::Stub& stub, const CacheIdentity& identity, const std::vector<uint32_t>& tokens) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::GetBlocksRequest request;
+  IdentityToProto(identity, *request.mutable_identity());
+  request.mutable_tokens()->Add(tokens.begin(), tokens.end());
+  BlocksRead read;
+  const auto reader = stub.GetBlocks(&context, request);
+  v1::BlockPiece piece;
+  while (reader->Read(&piece)) {
+    read.payload += piece.payload();
+    read.blocks += piece.last() ? 1 : 0;
+  }
+  read.status = FromGrpcStatus(reader->Finish());
+  return read;
+}
+
+}  // namespace kvmesh

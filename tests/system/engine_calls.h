@@ -1,0 +1,41 @@
+// The calls of an engine that keeps its cache in a worker: 2 layers, 2 K/V heads, head size 16, as ProcessCluster
+// starts workers without a model.
+#ifndef KVMESH_TESTS_SYSTEM_ENGINE_CALLS_H_
+#define KVMESH_TESTS_SYSTEM_ENGINE_CALLS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kvmesh/v1/coordinator.pb.h"
+#include "kvmesh/v1/worker.grpc.pb.h"
+#include "kvstore/base/status.h"
+#include "kvstore/block/cache_identity.h"
+
+namespace kvmesh {
+
+inline constexpr uint32_t kEngineLayers = 2;
+inline constexpr uint32_t kEngineKvHeads = 2;
+inline constexpr uint32_t kEngineHeadDim = 16;
+inline constexpr uint32_t kEngineBlockTokens = 16;
+inline constexpr size_t kEngineTokenFloats = size_t{kEngineKvHeads} * kEngineHeadDim;  // of K or V in one layer
+inline constexpr size_t kEngineBlockBytes = kEngineLayers * 2 * kEngineBlockTokens * kEngineTokenFloats * sizeof(float);
+
+// Each call has a deadline of 10 s and returns the server's status.
+absl::StatusOr<v1::OpenSequenceResponse> OpenSequence(v1::Worker::Stub& stub, const CacheIdentity& identity,
+                                                      const std::vector<uint32_t>& tokens,
+                                                      const v1::RouteResponse* route = nullptr);
+absl::Status CloseSequence(v1::Worker::Stub& stub, uint64_t sequence);
+absl::StatusOr<v1::PutBlocksResponse> PutBlocks(v1::Worker::Stub& stub, const CacheIdentity& identity,
+                                                const std::vector<uint32_t>& tokens, uint32_t first_block,
+                                                const std::string& payload);
+struct BlocksRead {
+  absl::Status status;
+  uint64_t blocks = 0;
+  std::string payload;
+};
+BlocksRead GetBlocks(v1::Worker::Stub& stub, const CacheIdentity& identity, const std::vector<uint32_t>& tokens);
+
+}  // namespace kvmesh
+
+#endif  // KVMESH_TESTS_SYSTEM_ENGINE_CALLS_H_

@@ -1,0 +1,244 @@
+// An engine outside: it writes K/V layer by layer, attends through the worker, forks, truncates, and resumes elsewhere
+// what was sealed. Attention is checked against a plain one in double precision.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "absl/time/clock.h"
+#include "kvstore/service/grpc_status.h"
+#include "tests/support/await.h"
+#include "tests/support/process_cluster.h"
+#include "tests/system/engine_calls.h"
+
+namespace kvmesh {
+namespace {
+
+constexpr uint32_t kQueryHeads = 4;
+constexpr uint64_t kSeed = 11;
+
+// K and V of every position, a function of layer, position and branch.
+std::vector<float> Values(uint32_t layer, bool key, uint64_t position, uint64_t branch) {
+  std::mt19937_64 random(kSeed + layer * 1'000'003 + (key ? 7 : 0) + position * 131 + branch * 1'000'000'007);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(kEngineTokenFloats);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// Positions before `fork` are of branch 0, those after it of `branch`.
+struct Content {
+  uint64_t branch = 0;
+  uint64_t fork = 0;
+  std::vector<float> At(uint32_t layer, bool key, uint64_t position) const {
+    return Values(layer, key, position, position < fork ? 0 : branch);
+  }
+};
+
+std::string Bytes(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+// Causal attention of one query at `position`, and its log-sum-exp.
+std::vector<double> PlainAttention(const Content& content, uint32_t layer, uint64_t position, uint32_t head,
+                                   const float* query, double& lse) {
+  const uint32_t kv_head = head / (kQueryHeads / kEngineKvHeads);
+  std::vector<double> scores;
+  for (uint64_t j = 0; j <= position; ++j) {
+    const std::vector<float> key = content.At(layer, true, j);
+    double dot = 0;
+    for (uint32_t d = 0; d < kEngineHeadDim; ++d) dot += double{query[d]} * key[kv_head * kEngineHeadDim + d];
+    scores.push_back(dot / std::sqrt(double{kEngineHeadDim}));
+  }
+  const double top = *std::max_element(scores.begin(), scores.end());
+  double sum = 0;
+  std::vector<double> out(kEngineHeadDim);
+  for (uint64_t j = 0; j <= position; ++j) {
+    const double weight = std::exp(scores[j] - top);
+    sum += weight;
+    const std::vector<float> value = content.At(layer, false, j);
+    for (uint32_t d = 0; d < kEngineHeadDim; ++d) out[d] += weight * value[kv_head * kEngineHeadDim + d];
+  }
+  for (double& value : out) value /= sum;
+  lse = top + std::log(sum);
+  return out;
+}
+
+class SequenceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    cluster_ = std::make_unique<ProcessCluster>(ClusterConfig{.workers = {{.model = false}, {.model = false}}});
+    ASSERT_TRUE(cluster_->Start());
+    identity_.model = "engine";
+    identity_.block_tokens = kEngineBlockTokens;
+    for (uint32_t i = 0; i < 50; ++i) tokens_.push_back(i * 7 + 1);
+  }
+
+  // K/V of [start, end) into one layer.
+  absl::StatusOr<v1::AppendKvResponse> Append(v1::Worker::Stub& stub, uint64_t sequence, uint32_t layer, uint64_t start,
+                                              uint64_t end, const Content& content,
+                                              const std::vector<uint32_t>& token_ids = {}) {
+    v1::AppendKvRequest request;
+    request.set_sequence_id(sequence);
+    request.set_start_position(start);
+    request.set_first_layer(layer);
+    request.set_layers(1);
+    request.set_tokens(static_cast<uint32_t>(end - start));
+    for (uint64_t p = start; p < end; ++p) {
+      request.mutable_key()->append(Bytes(content.At(layer, true, p)));
+      request.mutable_value()->append(Bytes(content.At(layer, false, p)));
+    }
+    request.mutable_token_ids()->Add(token_ids.begin(), token_ids.end());
+    grpc::ClientContext context;
+    v1::AppendKvResponse response;
+    const grpc::Status status = stub.AppendKv(&context, request, &response);
+    if (!status.ok()) return FromGrpcStatus(status);
+    return response;
+  }
+
+  // The worker's attention of [start, end) equals the plain one in every layer.
+  void ExpectAttention(v1::Worker::Stub& stub, uint64_t sequence, uint64_t start, uint64_t end,
+                       const Content& content) {
+    std::mt19937_64 random(kSeed);
+    std::normal_distribution<float> normal;
+    const size_t row = size_t{kQueryHeads} * kEngineHeadDim;
+    std::vector<float> query((end - start) * row);
+    for (float& value : query) value = normal(random);
+    for (uint32_t layer = 0; layer < kEngineLayers; ++layer) {
+      v1::AttendRequest request;
+      request.set_sequence_id(sequence);
+      request.set_layer(layer);
+      request.set_start_position(start);
+      request.set_tokens(static_cast<uint32_t>(end - start));
+      request.set_q_heads(kQueryHeads);
+      request.set_query(Bytes(query));
+      request.set_return_lse(true);
+      grpc::ClientContext context;
+      v1::AttendResponse response;
+      const grpc::Status status = stub.Attend(&context, request, &response);
+      ASSERT_TRUE(status.ok()) << status.error_message();
+      ASSERT_EQ(response.output().size(), query.size() * sizeof(float));
+      ASSERT_EQ(response.lse().size(), (end - start) * kQueryHeads * sizeof(float));
+      for (uint64_t p = start; p < end; ++p) {
+        for (uint32_t head = 0; head < kQueryHeads; ++head) {
+          const size_t at = (p - start) * row + size_t{head} * kEngineHeadDim;
+          double lse = 0;
+          const std::vector<double> plain = PlainAttention(content, layer, p, head, &query[at], lse);
+          for (uint32_t d = 0; d < kEngineHeadDim; ++d) {
+            float got;
+            std::memcpy(&got, response.output().data() + (at + d) * sizeof(float), sizeof(got));
+            ASSERT_NEAR(got, plain[d], 1e-5) << "layer " << layer << " position " << p << " head " << head;
+          }
+          float got;
+          std::memcpy(&got, response.lse().data() + ((p - start) * kQueryHeads + head) * sizeof(float), sizeof(got));
+          ASSERT_NEAR(got, lse, 1e-5);
+        }
+      }
+    }
+  }
+
+  // Opens the tokens on worker `i` and writes all that is not computed.
+  uint64_t OpenAndFill(size_t i, const v1::RouteResponse* route = nullptr) {
+    const auto stub = cluster_->Stub(i);
+    const auto opened = OpenSequence(*stub, identity_, tokens_, route);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    if (!opened.ok()) return 0;
+    for (uint32_t layer = 0; layer < kEngineLayers; ++layer) {
+      const auto appended =
+          Append(*stub, opened->sequence_id(), layer, opened->computed_tokens(), tokens_.size(), Content{});
+      EXPECT_TRUE(appended.ok()) << appended.status();
+      const bool last = layer + 1 == kEngineLayers;
+      if (appended.ok()) {
+        EXPECT_EQ(appended->computed_tokens(), last ? tokens_.size() : opened->computed_tokens());
+      }
+    }
+    return opened->sequence_id();
+  }
+
+  std::unique_ptr<ProcessCluster> cluster_;
+  CacheIdentity identity_;
+  std::vector<uint32_t> tokens_;
+};
+
+TEST_F(SequenceTest, AttentionOverAppendedLayersIsThePlainOne) {
+  std::printf("seed %lu\n", kSeed);
+  const auto stub = cluster_->Stub(0);
+  const uint64_t sequence = OpenAndFill(0);
+  ExpectAttention(*stub, sequence, 0, tokens_.size(), Content{});
+  // Decode steps that bring their tokens along, across a block's end.
+  for (uint64_t p = tokens_.size(); p < tokens_.size() + 20; ++p) {
+    for (uint32_t layer = 0; layer < kEngineLayers; ++layer) {
+      const auto appended =
+          Append(*stub, sequence, layer, p, p + 1, Content{},
+                 layer == 0 ? std::vector<uint32_t>{static_cast<uint32_t>(p)} : std::vector<uint32_t>{});
+      ASSERT_TRUE(appended.ok()) << appended.status();
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectAttention(*stub, sequence, p, p + 1, Content{}));
+  }
+  EXPECT_TRUE(CloseSequence(*stub, sequence).ok());
+  EXPECT_TRUE(absl::IsNotFound(CloseSequence(*stub, sequence)));
+  EXPECT_TRUE(cluster_->BooksAreClean());
+}
+
+TEST_F(SequenceTest, ForkAndTruncationLeaveTheOtherSequenceAlone) {
+  const auto stub = cluster_->Stub(0);
+  const uint64_t first = OpenAndFill(0);
+  v1::ForkRequest fork;
+  fork.set_sequence_id(first);
+  v1::ForkResponse forked;
+  grpc::ClientContext fork_context;
+  ASSERT_TRUE(stub->Fork(&fork_context, fork, &forked).ok());
+  const uint64_t second = forked.sequence_id();
+  // Cut inside a sealed block, then written on differently.
+  constexpr uint64_t kKept = 21;
+  v1::TruncateRequest truncate;
+  truncate.set_sequence_id(second);
+  truncate.set_tokens(kKept);
+  v1::TruncateResponse truncated;
+  grpc::ClientContext truncate_context;
+  ASSERT_TRUE(stub->Truncate(&truncate_context, truncate, &truncated).ok());
+  EXPECT_EQ(truncated.computed_tokens(), kKept);
+  const Content other{.branch = 1, .fork = kKept};
+  const std::vector<uint32_t> ids(30, 9);
+  for (uint32_t layer = 0; layer < kEngineLayers; ++layer) {
+    const auto appended =
+        Append(*stub, second, layer, kKept, kKept + 30, other, layer == 0 ? ids : std::vector<uint32_t>{});
+    ASSERT_TRUE(appended.ok()) << appended.status();
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectAttention(*stub, second, 0, kKept + 30, other));
+  ASSERT_NO_FATAL_FAILURE(ExpectAttention(*stub, first, 0, tokens_.size(), Content{}));
+  EXPECT_TRUE(CloseSequence(*stub, first).ok());
+  ASSERT_NO_FATAL_FAILURE(ExpectAttention(*stub, second, 0, kKept + 30, other));
+  EXPECT_TRUE(CloseSequence(*stub, second).ok());
+  EXPECT_TRUE(cluster_->BooksAreClean());
+  EXPECT_TRUE(cluster_->IndexEqualsWorkers());
+}
+
+TEST_F(SequenceTest, SealedBlocksResumeOnAnotherWorkerFromRoutedSources) {
+  const uint64_t sequence = OpenAndFill(0);
+  EXPECT_TRUE(CloseSequence(*cluster_->Stub(0), sequence).ok());
+  v1::RouteResponse route;
+  ASSERT_TRUE(Await(absl::Seconds(5), [&] {
+    const auto answer = cluster_->client().Route(identity_, tokens_, {.worker_id = cluster_->worker_id(1)});
+    if (answer.ok()) route = *answer;
+    return route.matched_tokens() == 48 && route.sources_size() > 0;
+  })) << route.DebugString();
+  EXPECT_EQ(route.worker_id(), cluster_->worker_id(1));
+  const auto stub = cluster_->Stub(1);
+  const auto opened = OpenSequence(*stub, identity_, tokens_, &route);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_EQ(opened->hits().peer(), 48u);
+  EXPECT_EQ(opened->computed_tokens(), 48u);
+  for (uint32_t layer = 0; layer < kEngineLayers; ++layer) {
+    const auto appended = Append(*stub, opened->sequence_id(), layer, 48, tokens_.size(), Content{});
+    ASSERT_TRUE(appended.ok()) << appended.status();
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectAttention(*stub, opened->sequence_id(), 0, tokens_.size(), Content{}));
+  EXPECT_TRUE(CloseSequence(*stub, opened->sequence_id()).ok());
+  EXPECT_TRUE(cluster_->BooksAreClean());
+  EXPECT_TRUE(cluster_->IndexEqualsWorkers());
+}
+
+}  // namespace
+}  // namespace kvmesh
