@@ -5,6 +5,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 ./deploy/install_deps.sh
-cmake --preset release -DKVMESH_TESTS=OFF -B build-demo >/dev/null
-cmake --build build-demo --target kvmesh kvmesh-coordinator kvmesh-worker
-exec python3 deploy/demo.py --bin build-demo/bin --model deploy/model "$@"
+cmake --preset release >/dev/null
+cmake --build --preset release --target kvmesh kvmesh-coordinator kvmesh-worker
+exec python3 deploy/demo.py --bin build/bin --model deploy/model "$@"
