@@ -124,7 +124,7 @@ testing::AssertionResult ProcessCluster::StartWorker(size_t i) {
     add("--disk-dir", config.disk_dir);
     add("--disk-bytes", config.disk_bytes);
     add("--disk-floor-bytes", 0);
-    add("--disk-reserve-bytes", 0);
+    add("--disk-reserve-bytes", config.disk_reserve_bytes);
   }
   argv.insert(argv.end(), config.extra.begin(), config.extra.end());
   worker.process.reset();

@@ -28,6 +28,7 @@ struct WorkerConfig {
   bool disk = false;
   std::string disk_dir;     // empty: a folder of its own
   uint64_t disk_bytes = 0;  // 0: no cap
+  uint64_t disk_reserve_bytes = 0;
   absl::Duration sibling_wait = absl::Seconds(2);
   bool proxied = false;  // peers and clients of the cluster reach it through a TcpProxy
   std::vector<std::string> extra;

@@ -53,24 +53,24 @@ TEST_F(DiskFaultTest, BytesFlippedOnDiskAreMissesErasedAndRecomputed) {
   ASSERT_NO_FATAL_FAILURE(StartCluster({SmallWorker()}));
   std::mt19937_64 random(seed_);
   for (uint64_t round = 0; round < rounds_; ++round) {
-    const AskOptions options{.salt = absl::StrCat("flipped ", round), .worker_id = cluster_->worker_id(0)};
+    const std::string salt = absl::StrCat("flipped ", round);
     const Prompt& prompt = prompts_[round % prompts_.size()];
-    const auto filled = Ask(*cluster_, prompt, options);
+    const auto filled = AskUp(0, prompt, salt);
     ASSERT_TRUE(filled.ok()) << filled.status();
     ASSERT_TRUE(cluster_->RestartGently(0));
     ASSERT_GT(CorruptSlabs(cluster_->disk_dir(0), random), prompt.tokens.size() / 16);
 
-    const auto answer = Ask(*cluster_, prompt, options);
+    const auto answer = AskUp(0, prompt, salt);
     ASSERT_TRUE(answer.ok()) << answer.status();
     EXPECT_GT(Misses(*cluster_, "corrupt"), 0u);
     // What was wrong is gone: the recomputed blocks are found on the device, then on disk.
     const uint64_t corrupt = Misses(*cluster_, "corrupt");
-    const auto again = Ask(*cluster_, prompt, options);
+    const auto again = AskUp(0, prompt, salt);
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_GT(again->hits.device(), 0u);
     EXPECT_EQ(Misses(*cluster_, "corrupt"), corrupt);
     ASSERT_TRUE(cluster_->RestartGently(0));
-    const auto from_disk = Ask(*cluster_, prompt, options);
+    const auto from_disk = AskUp(0, prompt, salt);
     ASSERT_TRUE(from_disk.ok()) << from_disk.status();
     EXPECT_GT(from_disk->hits.disk(), 0u) << from_disk->hits.ShortDebugString();
     EXPECT_EQ(Misses(*cluster_, "corrupt"), 0u);
@@ -126,7 +126,7 @@ class SmallFileSystem {
   explicit SmallFileSystem(const std::string& path) : path_(path) {
     std::filesystem::create_directory(path);
     mounted_ = geteuid() == 0 && unshare(CLONE_NEWNS) == 0 && mount("", "/", "", MS_PRIVATE | MS_REC, "") == 0 &&
-               mount("tmpfs", path.c_str(), "tmpfs", 0, "size=6m") == 0;
+               mount("tmpfs", path.c_str(), "tmpfs", 0, "size=48m") == 0;
   }
   ~SmallFileSystem() {
     if (mounted_) umount2(path_.c_str(), MNT_DETACH);
@@ -135,8 +135,10 @@ class SmallFileSystem {
   // Writes until nothing more fits.
   void FillUp() const {
     const int fd = open((path_ + "/filler").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    const std::string zeros(4096, '\0');
-    while (write(fd, zeros.data(), zeros.size()) > 0) {
+    const std::string zeros(1 << 16, '\0');
+    for (size_t size = zeros.size(); size > 0; size /= 2) {
+      while (write(fd, zeros.data(), size) > 0) {
+      }
     }
     close(fd);
   }
@@ -153,8 +155,8 @@ TEST_F(DiskFaultTest, FullFileSystemUnderSlabsAndCatalogCostsHitsOnly) {
   if (!small.mounted()) GTEST_SKIP() << "needs the right to mount a tmpfs";
   WorkerConfig worker = SmallWorker();
   worker.disk_dir = folder / "small/disk";
+  worker.disk_reserve_bytes = uint64_t{17} << 20;  // above twice the catalog's write buffer
   ASSERT_NO_FATAL_FAILURE(StartCluster({worker}));
-  const AskOptions options{.salt = "load", .worker_id = cluster_->worker_id(0)};
   for (uint64_t round = 0; round < rounds_; ++round) {
     small.FillUp();
     for (const Prompt& prompt : prompts_) {
