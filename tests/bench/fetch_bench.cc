@@ -3,7 +3,8 @@
 //
 //   transport  FetchServer (ticket, pins, checksum of each block) to GrpcTransport, into targets.
 //   fetch      the same and what PeerFetcher adds: allocation, checksum and publication of each block on the receiver.
-// The stream is FetchBlocks of a handler that writes one message again and again, read in the synchronous API.
+// Two streams, both of one piece again and again: raw buffers in the callback API, which nothing but gRPC copies, and
+// protobuf messages in the synchronous API, which is what a plain service would use.
 #include <grpcpp/security/credentials.h>
 
 #include <algorithm>
@@ -78,9 +79,12 @@ class FetchWorld {
                        .ticket_key = DeriveTicketKey(kBenchSecret)}),
         fetch_service_(fetch_server_),
         fetch_listener_({&fetch_service_}),
-        stream_service_(std::min(kMaxPieceBytes, static_cast<size_t>(size.layout.block_bytes))),
-        stream_listener_({&stream_service_}),
-        stream_stub_(v1::Worker::NewStub(Channel(stream_listener_.address()))) {
+        raw_service_(piece_bytes()),
+        raw_listener_({&raw_service_}),
+        raw_channel_(Channel(raw_listener_.address())),
+        message_service_(piece_bytes()),
+        message_listener_({&message_service_}),
+        message_channel_(Channel(message_listener_.address())) {
     SealChain(sender_->store(), root_, keys_);
     auto transport = std::make_unique<GrpcTransport>(GrpcTransport::Options{
         .make_channel = Channel, .receiver_id = "receiver", .receiver_incarnation = receiver_incarnation_});
@@ -129,20 +133,23 @@ class FetchWorld {
     receiver_->store().EraseIdentity(root_);
     return MegaBytes() / seconds;
   }
-  double StreamRate() {
-    const auto pieces = static_cast<uint32_t>((block_bytes() + kMaxPieceBytes - 1) / kMaxPieceBytes * size_.blocks);
-    const double start = SecondsNow();
-    const uint64_t bytes = DrainByteStream(*stream_stub_, pieces);
-    const double seconds = SecondsNow() - start;
-    if (bytes != block_bytes() * size_.blocks) Must(absl::InternalError("the bare stream was cut"));
-    return MegaBytes() / seconds;
-  }
+  double RawStreamRate() { return StreamRate(DrainRawStream, raw_channel_); }
+  double MessageStreamRate() { return StreamRate(DrainMessageStream, message_channel_); }
 
  private:
   static std::shared_ptr<grpc::Channel> Channel(const std::string& address) {
     return MakeChannel(address, grpc::InsecureChannelCredentials());
   }
   size_t block_bytes() const { return static_cast<size_t>(size_.layout.block_bytes); }
+  size_t piece_bytes() const { return std::min(kMaxPieceBytes, block_bytes()); }
+  template <class Drain>
+  double StreamRate(Drain drain, const std::shared_ptr<grpc::Channel>& channel) const {
+    const double start = SecondsNow();
+    const uint64_t bytes = drain(channel, static_cast<uint32_t>(block_bytes() / piece_bytes() * size_.blocks));
+    const double seconds = SecondsNow() - start;
+    if (bytes != block_bytes() * size_.blocks) Must(absl::InternalError("the bare stream was cut"));
+    return MegaBytes() / seconds;
+  }
   double MegaBytes() const { return static_cast<double>(block_bytes() * size_.blocks) / 1e6; }
   std::string MintTicket() {
     Ticket ticket;
@@ -167,9 +174,12 @@ class FetchWorld {
   FetchServer fetch_server_;
   FetchService fetch_service_;
   ProbeServer fetch_listener_;
-  ByteStreamService stream_service_;
-  ProbeServer stream_listener_;
-  const std::unique_ptr<v1::Worker::Stub> stream_stub_;
+  RawStreamService raw_service_;
+  ProbeServer raw_listener_;
+  const std::shared_ptr<grpc::Channel> raw_channel_;
+  MessageStreamService message_service_;
+  ProbeServer message_listener_;
+  const std::shared_ptr<grpc::Channel> message_channel_;
   std::unique_ptr<WorkerCore> receiver_;
   GrpcTransport* transport_ = nullptr;  // the receiver's
   std::vector<std::byte> targets_;
@@ -177,7 +187,7 @@ class FetchWorld {
 
 int Run(const BenchOptions& options) {
   Report report("fetch_bench", options);
-  const absl::Duration window = options.window(absl::Milliseconds(200));
+  const absl::Duration window = options.window(absl::Milliseconds(150));
   // The median of as many passes as fill a window.
   const auto passes = [&](const std::function<double()>& pass) -> Sample {
     std::vector<double> rates;
@@ -189,14 +199,16 @@ int Run(const BenchOptions& options) {
   };
   for (const BlockSize& size : kSizes) {
     FetchWorld world(size);
-    const auto stream = [&] { return passes([&] { return world.StreamRate(); }); };
-    report.Add(absl::StrCat("transport, ", size.name, " blocks"), "MB/s", 1, "bare byte stream",
-               Alternate(
-                   options.rounds(11), [&] { return passes([&] { return world.TransportRate(); }); }, stream),
-               0, kBar);
-    report.Add(absl::StrCat("fetch, ", size.name, " blocks"), "MB/s", 1, "bare byte stream",
-               Alternate(
-                   options.rounds(7), [&] { return passes([&] { return world.FetchRate(); }); }, stream));
+    const auto transport = [&] { return passes([&] { return world.TransportRate(); }); };
+    const auto fetch = [&] { return passes([&] { return world.FetchRate(); }); };
+    const auto raw = [&] { return passes([&] { return world.RawStreamRate(); }); };
+    const auto message = [&] { return passes([&] { return world.MessageStreamRate(); }); };
+    const std::string name = absl::StrCat(size.name, " blocks");
+    const int rounds = options.rounds(7);
+    report.Add(absl::StrCat("transport, ", name), "MB/s", 1, "raw stream", Alternate(rounds, transport, raw), 0, kBar);
+    report.Add(absl::StrCat("transport, ", name), "MB/s", 1, "message stream", Alternate(rounds, transport, message), 0,
+               kBar);
+    report.Add(absl::StrCat("fetch, ", name), "MB/s", 1, "raw stream", Alternate(rounds, fetch, raw));
   }
   return report.Finish();
 }

@@ -49,19 +49,33 @@ class EchoService final : public v1::Coordinator::WithCallbackMethod_Route<v1::C
   std::string payload_;
 };
 
-// A server stream of pieces without content: `max_blocks` pieces of `piece_bytes`.
-class ByteStreamService final : public v1::Worker::Service {
+// Two bare byte streams, as FetchBlocks of a worker that has nothing to say: `max_blocks` pieces of `piece_bytes`
+// payload bytes each, the same ones again and again.
+
+// BlockPiece messages, in the synchronous API on both ends.
+class MessageStreamService final : public v1::Worker::Service {
  public:
-  explicit ByteStreamService(size_t piece_bytes) { piece_.set_payload(std::string(piece_bytes, 'x')); }
+  explicit MessageStreamService(size_t piece_bytes) { piece_.set_payload(std::string(piece_bytes, 'x')); }
   grpc::Status FetchBlocks(grpc::ServerContext* context, const v1::FetchBlocksRequest* request,
                            grpc::ServerWriter<v1::BlockPiece>* writer) override;
 
  private:
   v1::BlockPiece piece_;
 };
+// Reads a stream of `pieces` to its end; returns the payload bytes that came.
+uint64_t DrainMessageStream(const std::shared_ptr<grpc::Channel>& channel, uint32_t pieces);
 
-// Reads a stream of `pieces` to its end in the synchronous API; returns the payload bytes that came.
-uint64_t DrainByteStream(v1::Worker::Stub& stub, uint32_t pieces);
+// Raw buffers in the callback API: nothing is copied or encoded outside of gRPC itself.
+class RawStreamService final : public v1::Worker::WithRawCallbackMethod_FetchBlocks<v1::Worker::Service> {
+ public:
+  explicit RawStreamService(size_t piece_bytes);
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* FetchBlocks(grpc::CallbackServerContext* context,
+                                                          const grpc::ByteBuffer* request) override;
+
+ private:
+  grpc::ByteBuffer piece_;
+};
+uint64_t DrainRawStream(const std::shared_ptr<grpc::Channel>& channel, uint32_t pieces);
 
 }  // namespace kvmesh
 

@@ -96,7 +96,7 @@ class TtftWorld {
                                      .tenant_secret = DeriveTenantSecret(kBenchSecret, "")}))),
         stream_(static_cast<size_t>(bare_.block_bytes())),
         stream_server_({&stream_}),
-        stream_stub_(v1::Worker::NewStub(MakeChannel(stream_server_.address(), grpc::InsecureChannelCredentials()))) {
+        stream_channel_(MakeChannel(stream_server_.address(), grpc::InsecureChannelCredentials())) {
     std::stringstream text;
     text << std::ifstream(absl::StrCat(ModelFolder(), "/heldout.txt"), std::ios::binary).rdbuf();
     tokens_ = cluster_.worker(0).core().vocabulary()->Encode(text.str());
@@ -134,7 +134,7 @@ class TtftWorld {
     }
     out.push_back(Percentile(last, 0.5));
     const double began = SecondsNow();
-    DrainByteStream(*stream_stub_, static_cast<uint32_t>(count / kBenchBlockTokens));
+    DrainRawStream(stream_channel_, static_cast<uint32_t>(count / kBenchBlockTokens));
     bare_.LastToken(tokens);
     out.push_back(SecondsNow() - began);
     return out;
@@ -162,9 +162,9 @@ class TtftWorld {
   BenchCluster cluster_;
   const std::unique_ptr<Client> client_;
   BareModel bare_;
-  ByteStreamService stream_;
+  RawStreamService stream_;
   ProbeServer stream_server_;
-  const std::unique_ptr<v1::Worker::Stub> stream_stub_;
+  const std::shared_ptr<grpc::Channel> stream_channel_;
   std::vector<uint32_t> tokens_;
   int salts_ = 0;
 };
