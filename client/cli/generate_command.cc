@@ -150,14 +150,8 @@ absl::StatusOr<int> Run(const GenerateFlags& flags) {
   }
   std::vector<uint32_t> tokens;
   if (flags.prompt.empty()) {
-    std::string text = flags.tokens;
-    const absl::string_view flag = flags.tokens_file.empty() ? "--tokens" : "--tokens-file";
-    if (!flags.tokens_file.empty()) {
-      absl::StatusOr<std::string> file = ReadInputFile(flags.tokens_file, flag);
-      if (!file.ok()) return file.status();
-      text = *std::move(file);
-    }
-    absl::StatusOr<std::vector<uint32_t>> parsed = ParseTokens(text, flag);
+    absl::StatusOr<std::vector<uint32_t>> parsed =
+        flags.tokens.empty() ? ReadTokensFile(flags.tokens_file) : ParseTokens(flags.tokens, "--tokens");
     if (!parsed.ok()) return parsed.status();
     tokens = *std::move(parsed);
   }

@@ -39,6 +39,12 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokens(absl::string_view text, absl::
   return tokens;
 }
 
+absl::StatusOr<std::vector<uint32_t>> ReadTokensFile(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadInputFile(path, "--tokens-file");
+  if (!text.ok()) return text.status();
+  return ParseTokens(*text, "--tokens-file");
+}
+
 absl::StatusOr<CacheIdentity> ReadIdentityFile(const std::string& path) {
   const absl::StatusOr<std::string> json = ReadInputFile(path, "--identity");
   if (!json.ok()) return json.status();

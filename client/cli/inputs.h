@@ -25,6 +25,9 @@ absl::StatusOr<std::string> ReadInputFile(const std::string& path, absl::string_
 // than kMaxPromptTokens, or none.
 absl::StatusOr<std::vector<uint32_t>> ParseTokens(absl::string_view text, absl::string_view flag);
 
+// The tokens of --tokens-file. Errors of both above.
+absl::StatusOr<std::vector<uint32_t>> ReadTokensFile(const std::string& path);
+
 absl::StatusOr<CacheIdentity> ReadIdentityFile(const std::string& path);
 
 // --coordinator and the TLS flags.

@@ -46,9 +46,7 @@ absl::StatusOr<TenantSecret> SecretFor(const KeyFlags& flags, const std::string&
 absl::StatusOr<int> Run(const KeyFlags& flags) {
   const absl::StatusOr<CacheIdentity> identity = ReadIdentityFile(flags.identity);
   if (!identity.ok()) return identity.status();
-  const absl::StatusOr<std::string> text = ReadInputFile(flags.tokens_file, "--tokens-file");
-  if (!text.ok()) return text.status();
-  const absl::StatusOr<std::vector<uint32_t>> tokens = ParseTokens(*text, "--tokens-file");
+  const absl::StatusOr<std::vector<uint32_t>> tokens = ReadTokensFile(flags.tokens_file);
   if (!tokens.ok()) return tokens.status();
   const absl::StatusOr<TenantSecret> secret = SecretFor(flags, identity->tenant);
   if (!secret.ok()) return secret.status();

@@ -81,9 +81,7 @@ void Print(const v1::RouteResponse& route, size_t prompt_tokens) {
 absl::StatusOr<int> Run(const LookupFlags& flags) {
   const absl::StatusOr<CacheIdentity> identity = ReadIdentityFile(flags.identity);
   if (!identity.ok()) return identity.status();
-  const absl::StatusOr<std::string> text = ReadInputFile(flags.tokens_file, "--tokens-file");
-  if (!text.ok()) return text.status();
-  const absl::StatusOr<std::vector<uint32_t>> tokens = ParseTokens(*text, "--tokens-file");
+  const absl::StatusOr<std::vector<uint32_t>> tokens = ReadTokensFile(flags.tokens_file);
   if (!tokens.ok()) return tokens.status();
   absl::StatusOr<std::unique_ptr<Client>> client = ConnectCluster(flags.cluster);
   if (!client.ok()) return client.status();
