@@ -3,8 +3,12 @@
 #define KVMESH_TESTS_UNIT_WORKER_REPORT_FAKE_COORDINATOR_H_
 
 #include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,7 +19,6 @@
 #include "absl/strings/str_cat.h"
 #include "kvmesh/v1/coordinator.grpc.pb.h"
 #include "kvstore/base/mutex.h"
-#include "kvstore/service/grpc_server.h"
 #include "tests/support/gate.h"
 #include "tests/support/set_replay.h"
 
@@ -107,6 +110,8 @@ class FakeCoordinator : public v1::Coordinator::Service {
   // The process goes away, and comes back at the same address, with its memory or without.
   void Stop() {
     read_gate.Open();
+    if (server_ == nullptr) return;
+    server_->Shutdown(std::chrono::system_clock::now());
     server_.reset();
   }
   void Restart(bool with_memory) {
@@ -155,6 +160,7 @@ class FakeCoordinator : public v1::Coordinator::Service {
     std::vector<v1::CommandResult> results;
     std::vector<v1::HeartbeatRequest> heartbeats;
     uint64_t pieces = 0;
+    uint64_t snapshots = 0;  // complete ones
     uint64_t events = 0;
     uint64_t digests = 0;
     uint64_t largest_batch = 0;
@@ -198,7 +204,10 @@ class FakeCoordinator : public v1::Coordinator::Service {
         case v1::ReportRequest::kSnapshot:
           ++state_.pieces;
           model_.OnPiece(request.snapshot());
-          if (request.snapshot().last()) Acknowledge(*stream);
+          if (request.snapshot().last()) {
+            ++state_.snapshots;
+            Acknowledge(*stream);
+          }
           break;
         case v1::ReportRequest::kCommandResult:
           state_.results.push_back(request.command_result());
@@ -230,12 +239,14 @@ class FakeCoordinator : public v1::Coordinator::Service {
   using Stream = grpc::ServerReaderWriter<v1::ReportResponse, v1::ReportRequest>;
 
   void Start(int port) {
-    auto server = GrpcServer::Start({.address = absl::StrCat("127.0.0.1:", port),
-                                     .credentials = grpc::InsecureServerCredentials(),
-                                     .services = {this}});
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    port_ = server_->port();
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    // A fixed window of 64 KiB, so that a stream soon blocks when its messages are not read.
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
   }
   State StateNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     State state = state_;
@@ -294,7 +305,7 @@ class FakeCoordinator : public v1::Coordinator::Service {
   grpc::Status heartbeat_status_ ABSL_GUARDED_BY(mu_);
   uint64_t heartbeat_interval_ms_ ABSL_GUARDED_BY(mu_) = 10;
   int port_ = 0;
-  std::unique_ptr<GrpcServer> server_;
+  std::unique_ptr<grpc::Server> server_;
 };
 
 }  // namespace kvmesh

@@ -82,9 +82,13 @@ TEST_F(ReporterTest, RegistersAndTellsWhatIsHeldAndWhatChanges) {
   world_->store->EraseIdentity(root_);
   ExpectInStep();
   EXPECT_EQ(coordinator_.state().pieces, 1u);
-  EXPECT_EQ(reporter_->counters().snapshots_sent, 1u);
+  EXPECT_EQ(coordinator_.state().snapshots, 1u);
   EXPECT_EQ(reporter_->counters().registrations, 1u);
   EXPECT_TRUE(reporter_->counters().registered);
+  reporter_->Stop();
+  EXPECT_FALSE(reporter_->counters().registered);
+  EXPECT_EQ(reporter_->counters().snapshots_sent, 1u);
+  EXPECT_EQ(reporter_->counters().events_sent, coordinator_.state().events);
 }
 
 TEST_F(ReporterTest, EventsGoInBatches) {
@@ -143,7 +147,7 @@ TEST_F(ReporterTest, ADroppedStreamGoesOnAfterTheAppliedSequence) {
     ASSERT_TRUE(coordinator_.Await([round](const auto& s) { return s.registrations.size() == round + 1; }));
     ExpectInStep();
   }
-  EXPECT_EQ(reporter_->counters().snapshots_sent, 1u);
+  EXPECT_EQ(coordinator_.state().snapshots, 1u);
   EXPECT_EQ(reporter_->counters().streams_failed, 5u);
 }
 
@@ -154,7 +158,7 @@ TEST_F(ReporterTest, AGapLeadsToASnapshot) {
   world_->Seal(root_, TestChain(root_, 0, 8));
   ExpectInStep();
   EXPECT_EQ(reporter_->counters().resyncs_asked, 2u);
-  EXPECT_EQ(reporter_->counters().snapshots_sent, 2u);
+  EXPECT_EQ(coordinator_.state().snapshots, 2u);
   EXPECT_EQ(reporter_->counters().registrations, 1u);
 }
 
@@ -167,7 +171,7 @@ TEST_F(ReporterTest, ARestartedCoordinatorIsToldEverythingAnew) {
   world_->Seal(root_, TestChain(root_, 1, 5));
   coordinator_.Restart(/*with_memory=*/false);
   ExpectInStep();
-  EXPECT_EQ(reporter_->counters().snapshots_sent, 2u);
+  EXPECT_EQ(coordinator_.state().snapshots, 2u);
 }
 
 TEST_F(ReporterTest, ALogThatOverflowedLeadsToASnapshot) {
@@ -202,10 +206,11 @@ TEST_F(ReporterTest, ReconnectRegistersAnewUnlessThatHappenedAlready) {
   EXPECT_EQ(reporter_->registration(), 1u);
   reporter_->Reconnect(1);
   ASSERT_TRUE(coordinator_.Await([](const auto& s) { return s.registrations.size() == 2; }));
+  world_->Seal(root_, TestChain(root_, 0, 4));
   ExpectInStep();
   EXPECT_EQ(reporter_->registration(), 2u);
   reporter_->Reconnect(1);
-  world_->Seal(root_, TestChain(root_, 0, 4));
+  world_->Seal(root_, TestChain(root_, 1, 4));
   ExpectInStep();
   EXPECT_EQ(coordinator_.state().registrations.size(), 2u);
   EXPECT_EQ(reporter_->counters().streams_failed, 0u);
