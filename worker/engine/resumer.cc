@@ -53,7 +53,7 @@ ResumeResult Resumer::Resume(const ResumeRequest& request) {
       break;
     }
     // A sibling may have sealed it between the look at the store and the claim.
-    if (store_.Lookup({&next, 1}, request.accepted).blocks[static_cast<size_t>(BlockSetKind::kDevice)] == 0) break;
+    if (!OnDevice(request, result.pins.size())) break;
     result.to_compute.Reset();
   }
   const uint32_t block_tokens = static_cast<uint32_t>(store_.device().layout().block_tokens);
@@ -62,6 +62,11 @@ ResumeResult Resumer::Resume(const ResumeRequest& request) {
   observer_.OnResume(request.keys.size() * uint64_t{block_tokens}, result.TokensBySource(block_tokens),
                      clock_.Now() - start);
   return result;
+}
+
+bool Resumer::OnDevice(const ResumeRequest& request, size_t i) const {
+  const BlockStore::Match match = store_.Lookup(request.keys.subspan(i, 1), request.accepted);
+  return match.blocks[static_cast<size_t>(BlockSetKind::kDevice)] > 0;
 }
 
 bool Resumer::ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& used, ResumeResult& result,
@@ -73,7 +78,8 @@ bool Resumer::ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& us
     if (used[s] || source.first_block > have || end <= have || clock_.Now() >= request.deadline) continue;
     SingleFlight::Claim claim = fetching_.ClaimLeading(request.keys.subspan(have, end - have));
     if (claim.size() == 0) return fetching_.Wait(request.keys[have], request.deadline);
-    used[s] = true;  // a ticket serves once
+    if (OnDevice(request, have)) return true;  // by a fetch that ended before the claim
+    used[s] = true;                            // a ticket serves once
     const BlockKey parent = source.first_block == 0 ? RootAsParent(request.root) : request.keys[source.first_block - 1];
     const size_t count = have + claim.size() - source.first_block;
     PeerFetcher::Result fetched =

@@ -41,6 +41,8 @@ class Resumer {
   const SingleFlight& computing() const { return computing_; }
 
  private:
+  // Whether block `i` of the request could be pinned at once.
+  bool OnDevice(const ResumeRequest& request, size_t i) const;
   // Extends `result` from a peer, or waits for another fetch of the same block. False: no source helped. `failure` is
   // set by each pull: the miss reason that it gives, empty when all arrived.
   bool ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& used, ResumeResult& result,

@@ -39,7 +39,7 @@ absl::StatusOr<SequenceId> SequenceTable::Insert(std::unique_ptr<Sequence> seque
   record.session = session;
   record.lease = lease;
   record.end_of_life = now + options_.max_life;
-  record.deadline = session == 0 ? now + lease : record.end_of_life;
+  record.deadline = session == 0 ? std::min(now + lease, record.end_of_life) : record.end_of_life;
   const SequenceId id(next_id_++);
   records_.emplace(id, std::move(record));
   return id;

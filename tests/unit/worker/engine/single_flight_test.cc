@@ -1,0 +1,127 @@
+#include "worker/engine/single_flight.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/support/block_content.h"
+#include "tests/support/gate.h"
+
+namespace kvmesh {
+namespace {
+
+class SingleFlightTest : public testing::Test {
+ protected:
+  const std::vector<BlockKey> keys_ = TestChain(TestRoot(1), 1, 8);
+  ManualClock clock_{absl::FromUnixSeconds(1'700'000'000)};
+  SingleFlight flight_{clock_};
+};
+
+TEST_F(SingleFlightTest, ClaimsTheLeadingKeysThatNobodyHolds) {
+  SingleFlight::Claim tail = flight_.ClaimLeading(std::span(keys_).subspan(5));
+  EXPECT_EQ(tail.size(), 3u);
+  SingleFlight::Claim lead = flight_.ClaimLeading(keys_);
+  EXPECT_EQ(lead.size(), 5u);
+  EXPECT_EQ(flight_.claimed(), 8u);
+  EXPECT_EQ(flight_.ClaimLeading(keys_).size(), 0u);
+  EXPECT_EQ(flight_.ClaimLeading({}).size(), 0u);
+}
+
+TEST_F(SingleFlightTest, FinishLetsGoOfKeysUpToTheOneNamed) {
+  SingleFlight::Claim claim = flight_.ClaimLeading(keys_);
+  claim.FinishThrough(keys_[2]);
+  EXPECT_EQ(claim.size(), 5u);
+  EXPECT_FALSE(flight_.IsClaimed(keys_[0]));
+  EXPECT_FALSE(flight_.IsClaimed(keys_[2]));
+  EXPECT_TRUE(flight_.IsClaimed(keys_[3]));
+  claim.FinishThrough(keys_[0]);  // not held any more
+  EXPECT_EQ(claim.size(), 5u);
+  EXPECT_EQ(flight_.claimed(), 5u);
+}
+
+TEST_F(SingleFlightTest, AClaimLetsGoWhenItDiesIsResetOrReplaced) {
+  { const SingleFlight::Claim claim = flight_.ClaimLeading(keys_); }
+  EXPECT_EQ(flight_.claimed(), 0u);
+
+  SingleFlight::Claim claim = flight_.ClaimLeading(std::span(keys_).first(4));
+  SingleFlight::Claim moved = std::move(claim);
+  EXPECT_EQ(claim.size(), 0u);
+  EXPECT_EQ(moved.size(), 4u);
+  claim.Reset();
+  EXPECT_EQ(flight_.claimed(), 4u);
+
+  moved = flight_.ClaimLeading(std::span(keys_).subspan(6));
+  EXPECT_EQ(flight_.claimed(), 2u);
+  EXPECT_TRUE(flight_.IsClaimed(keys_[7]));
+  moved.Reset();
+  moved.Reset();
+  EXPECT_EQ(flight_.claimed(), 0u);
+}
+
+TEST_F(SingleFlightTest, WaitReturnsAtOnceForAFreeKeyAndAtTheDeadlineForAHeldOne) {
+  EXPECT_TRUE(flight_.Wait(keys_[0], absl::InfinitePast()));
+  const SingleFlight::Claim claim = flight_.ClaimLeading(keys_);
+  EXPECT_FALSE(flight_.Wait(keys_[0], clock_.Now()));
+  EXPECT_FALSE(flight_.Wait(keys_[7], clock_.Now() - absl::Seconds(1)));
+}
+
+TEST_F(SingleFlightTest, WaitersGoOnWhenTheirKeyIsFinished) {
+  SingleFlight::Claim claim = flight_.ClaimLeading(keys_);
+  std::array<std::atomic<bool>, 8> done{};
+  std::vector<std::thread> waiters;
+  for (size_t i = 0; i < keys_.size(); ++i) {
+    waiters.emplace_back([&, i] { done[i] = flight_.Wait(keys_[i], clock_.Now() + kTestPatience); });
+  }
+  claim.FinishThrough(keys_[3]);
+  for (size_t i = 0; i < 4; ++i) waiters[i].join();
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(done[i], i < 4) << i;
+  claim.Reset();
+  for (size_t i = 4; i < 8; ++i) waiters[i].join();
+  for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(done[i]) << i;
+}
+
+// Threads that want overlapping runs, each waiting with nothing in hand: no key has two holders and all come to an end.
+TEST_F(SingleFlightTest, OverlappingClaimsNeverShareAKeyAndNeverCycle) {
+  constexpr int kThreads = 8;
+  constexpr int kRounds = 500;
+  std::array<std::atomic<int>, 8> holders{};
+  std::atomic<uint64_t> held = 0;
+  std::atomic<bool> shared = false;
+  std::atomic<bool> stuck = false;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(static_cast<uint32_t>(t));
+      for (int round = 0; round < kRounds; ++round) {
+        const size_t first = random() % keys_.size();
+        SingleFlight::Claim claim = flight_.ClaimLeading(std::span(keys_).subspan(first));
+        if (claim.size() == 0) {
+          if (!flight_.Wait(keys_[first], clock_.Now() + kTestPatience)) stuck = true;
+          continue;
+        }
+        const size_t last = first + claim.size();
+        for (size_t i = first; i < last; ++i) {
+          if (++holders[i] != 1) shared = true;
+        }
+        held += last - first;
+        for (size_t i = first; i < last; ++i) {
+          --holders[i];
+          claim.FinishThrough(keys_[i]);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_FALSE(shared);
+  EXPECT_FALSE(stuck);
+  EXPECT_GT(held, 0u);
+  EXPECT_EQ(flight_.claimed(), 0u);
+}
+
+}  // namespace
+}  // namespace kvmesh
