@@ -223,6 +223,15 @@ TEST_F(BlockStorePublishTest, ExactCopyReplacesALossyOneForNewReaders) {
   EXPECT_EQ(world_.Replay().Digest(BlockSetKind::kDevice), world_.store->GetBooks().digests[0]);
 }
 
+TEST_F(BlockStorePublishTest, LossyCopyStaysWhenTheExactOneIsRefused) {
+  const LossyFormats lossy(1u << 5);
+  world_.SealChain(kRoot, keys_, lossy);
+  world_.Churn(TestRoot(2), 16);
+  ASSERT_EQ(world_.Lookup(keys_, lossy), (Blocks{0, 4, 0}));
+  EXPECT_EQ(world_.SealOne(kRoot, keys_, 1).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(world_.Lookup(keys_, lossy)[1], 4u);
+}
+
 TEST_F(BlockStorePublishTest, LossySealOfAnExactBlockPinsTheExactCopy) {
   const std::vector<BlockPin> held = world_.SealChain(kRoot, {keys_.data(), 1});
   const absl::StatusOr<BlockPin> pin = world_.SealOne(kRoot, keys_, 0, LossyFormats(1u << 5));
