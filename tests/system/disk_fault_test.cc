@@ -166,6 +166,17 @@ TEST_F(DiskFaultTest, FullFileSystemUnderSlabsAndCatalogCostsHitsOnly) {
     }
     ASSERT_NO_FATAL_FAILURE(Settle()) << "full, round " << round;
     small.RemoveFiller();
+    // The disk takes blocks again, at the latest when its next attempt to heal is due.
+    int asked = 0;
+    ASSERT_TRUE(Await(absl::Seconds(10),
+                      [&] {
+                        const auto before = cluster_->DebugState(0);
+                        const auto answer = AskUp(0, prompts_[0], absl::StrCat("room ", round, " ", asked++));
+                        EXPECT_TRUE(answer.ok()) << answer.status();
+                        const auto after = cluster_->DebugState(0);
+                        return before.ok() && after.ok() && after->disk().used_blocks() > before->disk().used_blocks();
+                      }))
+        << "nothing is written to a disk that has room again, round " << round;
     ASSERT_NO_FATAL_FAILURE(Settle()) << "room again, round " << round;
   }
   ExpectDiskServesAfterRestart(0);
