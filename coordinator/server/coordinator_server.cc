@@ -68,14 +68,18 @@ void CoordinatorServer::BeginDrain() {
 void CoordinatorServer::Stop(absl::Duration grace) {
   {
     MutexLock lock(mu_);
-    if (stopping_) return;
-    stopping_ = true;
-    wake_.NotifyAll();
+    if (stop_called_) return;
+    stop_called_ = true;
   }
   BeginDrain();
   if (service_ != nullptr) service_->CloseStreams();
-  // Commands still time out while calls that wait for them end, so maintenance stops after the server.
   if (grpc_ != nullptr) grpc_->Shutdown(grace);
+  // Not before: calls that still end wait for commands, which maintenance times out.
+  {
+    MutexLock lock(mu_);
+    stopping_ = true;
+    wake_.NotifyAll();
+  }
   if (maintenance_.joinable()) maintenance_.join();
   ops_.reset();
   executor_.reset();

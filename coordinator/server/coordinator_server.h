@@ -58,7 +58,8 @@ class CoordinatorServer {
 
   Mutex mu_;
   CondVar wake_;
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool stop_called_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;  // maintenance ends
   std::thread maintenance_;
 };
 
