@@ -29,8 +29,7 @@ absl::StatusOr<CacheIdentity> IdentityFromProto(const v1::CacheIdentity& proto) 
       return absl::InvalidArgumentError("identity.extra: a name stands twice");
     }
   }
-  const absl::Status status = ValidateIdentity(identity);
-  if (!status.ok()) return absl::Status(status.code(), absl::StrCat("identity.", status.message()));
+  KVMESH_RETURN_IF_ERROR(ValidateIdentity(identity));
   return identity;
 }
 

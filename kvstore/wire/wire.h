@@ -15,8 +15,7 @@
 
 namespace kvmesh {
 
-// A valid identity. INVALID_ARGUMENT: "identity: missing" for a default message without block_tokens, duplicate extras,
-// and all faults of ValidateIdentity, with "identity." before the field.
+// A valid identity. INVALID_ARGUMENT: duplicate extras, and all faults of ValidateIdentity.
 absl::StatusOr<CacheIdentity> IdentityFromProto(const v1::CacheIdentity& proto);
 void IdentityToProto(const CacheIdentity& identity, v1::CacheIdentity& proto);
 
