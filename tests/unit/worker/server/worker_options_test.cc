@@ -1,0 +1,57 @@
+#include "worker/server/worker_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+
+namespace kvmesh {
+namespace {
+
+using testing::StartsWith;
+
+WorkerOptions GoodOptions() {
+  WorkerOptions options;
+  options.worker_id = "worker-1";
+  options.layout = CanonicalLayout(KvFormat::kF32, 1, 1, 16, 8);
+  options.tls.insecure = true;
+  return options;
+}
+
+TEST(WorkerOptionsTest, GoodOptionsPass) {
+  EXPECT_TRUE(ValidateWorkerOptions(GoodOptions()).ok());
+  WorkerOptions model = GoodOptions();
+  model.layout = {};
+  model.model_dir = "model";
+  EXPECT_TRUE(ValidateWorkerOptions(model).ok());
+}
+
+TEST(WorkerOptionsTest, EachFaultNamesItsOption) {
+  const auto fault = [](const std::function<void(WorkerOptions&)>& change) {
+    WorkerOptions options = GoodOptions();
+    change(options);
+    const absl::Status status = ValidateWorkerOptions(options);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(fault([](auto& o) { o.worker_id.clear(); }), StartsWith("--id"));
+  EXPECT_THAT(fault([](auto& o) { o.worker_id.assign(129, 'w'); }), StartsWith("--id"));
+  EXPECT_THAT(fault([](auto& o) { o.block_tokens = 0; }), StartsWith("--block-tokens"));
+  EXPECT_THAT(fault([](auto& o) { o.block_tokens = 4097; }), StartsWith("--block-tokens"));
+  EXPECT_THAT(fault([](auto& o) { o.layout = {}; }), StartsWith("--model"));
+  EXPECT_THAT(fault([](auto& o) { o.device_blocks = 0; }), StartsWith("--device-blocks"));
+  EXPECT_THAT(fault([](auto& o) { o.threads = 0; }), StartsWith("--threads"));
+  EXPECT_THAT(fault([](auto& o) { o.max_pinned_fraction = 0; }), StartsWith("--max-pinned-fraction"));
+  EXPECT_THAT(fault([](auto& o) { o.max_pinned_fraction = kNan; }), StartsWith("--max-pinned-fraction"));
+  EXPECT_THAT(fault([](auto& o) { o.max_pinned_fraction = 1.1; }), StartsWith("--max-pinned-fraction"));
+  EXPECT_THAT(fault([](auto& o) { o.prefill_tokens_per_second = kNan; }), StartsWith("rates"));
+  EXPECT_THAT(fault([](auto& o) { o.disk_bytes_per_second = 0; }), StartsWith("rates"));
+  // Neither certificates nor the word that there are none.
+  EXPECT_FALSE(fault([](auto& o) { o.tls.insecure = false; }).empty());
+}
+
+}  // namespace
+}  // namespace kvmesh
