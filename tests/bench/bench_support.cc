@@ -1,5 +1,6 @@
 #include "tests/bench/bench_support.h"
 
+#include <grpc/grpc.h>
 #include <sys/prctl.h>
 
 #include <CLI/App.hpp>
@@ -60,6 +61,8 @@ BenchOptions ParseBenchOptions(int argc, const char* const* argv, const std::str
   app.add_flag("--check", options.check, "exit 1 when a ratio is below its bar");
   ParseFlags(app, argc, argv);
   SetMinLogLevel(LogLevel::kError);
+  // Keeps gRPC up: when its last user ends it stops its threads, and may wait 10 s for one of them.
+  grpc_init();
   return options;
 }
 
