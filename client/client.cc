@@ -33,7 +33,8 @@ Client::Client(const ClientOptions& options, std::shared_ptr<grpc::ChannelCreden
 
 template <class Response>
 absl::StatusOr<Response> Client::Ask(
-    const std::function<grpc::Status(v1::Coordinator::Stub&, grpc::ClientContext&, Response&)>& call) {
+    const std::function<grpc::Status(v1::Coordinator::Stub&, grpc::ClientContext&, Response&)>& call,
+    bool not_found_asks_next) {
   absl::Status last;
   for (size_t i = 0; i < coordinators_.size(); ++i) {
     grpc::ClientContext context;
@@ -42,7 +43,8 @@ absl::StatusOr<Response> Client::Ask(
     const absl::Status status = FromGrpcStatus(call(*coordinators_[i], context, response));
     if (status.ok()) return response;
     last = absl::Status(status.code(), absl::StrCat(status.message(), " (coordinator ", options_.coordinators[i], ")"));
-    if (!absl::IsUnavailable(status)) break;
+    const bool silent = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    if (!silent && !(not_found_asks_next && absl::IsNotFound(status))) break;
   }
   return last;
 }
@@ -56,7 +58,7 @@ absl::StatusOr<v1::RouteResponse> Client::Route(const CacheIdentity& identity, s
   request.set_top_k(options.top_k);
   if (options.no_lookup) {
     request.set_prompt_tokens(tokens.size());
-  } else if (options_.tenant_secret && tokens.size() >= identity.block_tokens) {
+  } else if (options_.tenant_secret) {
     const RootKey root = DeriveRoot(*options_.tenant_secret, ComputeFingerprint(identity));
     const std::vector<BlockKey> keys = ComputeBlockKeys(RootAsParent(root), tokens, identity.block_tokens);
     request.set_block_keys(std::string(KeysToBytes(keys)));
@@ -73,11 +75,10 @@ absl::Status Client::Complete(const std::string& placement_id, const v1::HitToke
   request.set_placement_id(placement_id);
   *request.mutable_hits() = hits;
   request.set_failed(failed);
-  return Ask<v1::CompleteResponse>(
-             [&](v1::Coordinator::Stub& stub, grpc::ClientContext& context, v1::CompleteResponse& response) {
-               return stub.Complete(&context, request, &response);
-             })
-      .status();
+  const auto call = [&](v1::Coordinator::Stub& stub, grpc::ClientContext& context, v1::CompleteResponse& response) {
+    return stub.Complete(&context, request, &response);
+  };
+  return Ask<v1::CompleteResponse>(call, /*not_found_asks_next=*/true).status();
 }
 
 absl::StatusOr<v1::ListWorkersResponse> Client::ListWorkers() {

@@ -31,7 +31,8 @@ struct ClientOptions {
   absl::Duration timeout = absl::Seconds(10);  // of each call to a coordinator
 };
 
-// Thread safe. Every call returns the server's status; a call that finds a coordinator UNAVAILABLE asks the next one.
+// Thread safe. Every call returns the server's status; a call that finds a coordinator UNAVAILABLE, or silent for
+// `timeout`, asks the next one.
 class Client {
  public:
   // INVALID_ARGUMENT: no coordinator, or TLS flags. Connects at the first call.
@@ -44,7 +45,7 @@ class Client {
   };
   absl::StatusOr<v1::RouteResponse> Route(const CacheIdentity& identity, std::span<const uint32_t> tokens,
                                           const RouteOptions& options);
-  // Tells how a placement ended; NOT_FOUND when it is forgotten already.
+  // Tells how a placement ended, to whichever coordinator made it; NOT_FOUND when it is forgotten already.
   absl::Status Complete(const std::string& placement_id, const v1::HitTokens& hits, bool failed);
   absl::StatusOr<v1::ListWorkersResponse> ListWorkers();
   absl::StatusOr<v1::CoordinatorStatsResponse> Stats();
@@ -57,10 +58,11 @@ class Client {
  private:
   Client(const ClientOptions& options, std::shared_ptr<grpc::ChannelCredentials> credentials);
 
-  // Runs `call` against each coordinator until one is not UNAVAILABLE.
+  // Runs `call` against one coordinator after the other until one answers.
   template <class Response>
   absl::StatusOr<Response> Ask(
-      const std::function<grpc::Status(v1::Coordinator::Stub&, grpc::ClientContext&, Response&)>& call);
+      const std::function<grpc::Status(v1::Coordinator::Stub&, grpc::ClientContext&, Response&)>& call,
+      bool not_found_asks_next = false);
 
   const ClientOptions options_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;

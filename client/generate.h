@@ -39,7 +39,8 @@ struct ClusterGenerateResult {
 // The identity of the cluster's model, from any worker that has one. NOT_FOUND: none has.
 absl::StatusOr<CacheIdentity> ClusterModelIdentity(Client& client);
 
-// Retries once elsewhere when the chosen worker is UNAVAILABLE before its first token. Other errors are the servers'.
+// Routes and runs once more when the chosen worker is UNAVAILABLE before its first token; until the coordinator has
+// noticed that a worker is gone, that may name it again. Other errors are the servers'.
 absl::StatusOr<ClusterGenerateResult> GenerateOnCluster(Client& client, const ClusterGenerateRequest& request);
 
 }  // namespace kvmesh

@@ -76,7 +76,7 @@ class Cluster:
         while time.monotonic() < deadline:
             for process in self.processes:
                 if process.poll() is not None:
-                    raise RuntimeError(f"{process.args[0]} exited with {process.returncode}; see {self.folder}")
+                    raise RuntimeError(f"{process.args[0]} exited with {process.returncode}")
             stats = self._run("stats", "--coordinator", self.coordinator, check=False)
             if stats and stats["workers_ready"] == WORKERS:
                 return
@@ -193,7 +193,7 @@ def main():
     print(f"\n{len(records)} requests, {requested} prompt tokens, {hit} from cache ({100 * hit / requested:.1f} %): "
           + ", ".join(f"{tier} {tokens}" for tier, tokens in totals.items()))
     print(f"cluster hit rate by the coordinator's count: {100 * stats['hit_rate']:.1f} %")
-    print(f"TTFT cold {cold_ms:.1f} ms, warm {warm_ms:.1f} ms ({cold_ms / warm_ms:.1f}x)")
+    print(f"TTFT cold {cold_ms:.1f} ms, warm {warm_ms:.1f} ms" + (f" ({cold_ms / warm_ms:.1f}x)" if warm_ms else ""))
     print("every answer equals its uncached run" if not faults else "\n".join(f"FAILED: {fault}" for fault in faults))
     return 1 if faults else 0
 

@@ -1,4 +1,4 @@
-// What subcommands read: token lists, identities, secrets, and how to reach a cluster.
+// What subcommands read: token lists, identities, and how to reach a cluster.
 #ifndef KVMESH_CLIENT_CLI_INPUTS_H_
 #define KVMESH_CLIENT_CLI_INPUTS_H_
 
@@ -18,7 +18,7 @@ namespace kvmesh {
 // Whole files are read up to this size.
 inline constexpr size_t kMaxInputBytes = size_t{64} << 20;
 
-// NOT_FOUND or INVALID_ARGUMENT naming the flag and the path.
+// INVALID_ARGUMENT naming the flag and the path: it can't be read, or is larger than kMaxInputBytes.
 absl::StatusOr<std::string> ReadInputFile(const std::string& path, absl::string_view flag);
 
 // Ids separated by white space or commas. INVALID_ARGUMENT naming the flag and the word: not a number below 2^32, more

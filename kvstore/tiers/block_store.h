@@ -12,10 +12,9 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // Making room: device leaves go to the host, memory's leaves to disk (roots first), the disk's leaves away.
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "kvstore/base/mutex_unlock.h"
 #include "kvstore/tiers/block_store.h"
 
@@ -9,19 +10,22 @@ namespace {
 
 // A victim may come in use or gain a child while its bytes are copied; then another one is tried, this often.
 constexpr int kEvictionAttempts = 32;
-// Room that another thread is making is awaited in steps of this.
+// Room that another thread is making is awaited in steps of this, this long in all.
 constexpr absl::Duration kRoomWait = absl::Milliseconds(10);
+constexpr absl::Duration kRoomTimeout = absl::Seconds(10);
 // Disk blocks evicted to make room for one write before it is given up.
 constexpr int kDiskEvictions = 8;
 
 }  // namespace
 
 std::optional<BlockId> BlockStore::AllocateDevice(MutexLock& lock) {
-  for (int attempt = 0; attempt < kEvictionAttempts; ++attempt) {
+  const absl::Time give_up = absl::Now() + kRoomTimeout;
+  for (int attempt = 0; attempt < kEvictionAttempts;) {
     if (const std::optional<BlockId> block = device_->Allocate()) return block;
     if (BlockCopy* victim = map_.Victim(Tier::kDevice)) {
       EvictDevice(lock, victim);
-    } else if (evictions_in_flight_ > 0) {
+      ++attempt;
+    } else if (evictions_in_flight_ > 0 && absl::Now() < give_up) {
       changed_.WaitFor(lock, kRoomWait);
     } else {
       return std::nullopt;

@@ -13,7 +13,11 @@ constexpr absl::Duration kProgressWait = absl::Milliseconds(50);
 // How long the end of a pull waits for quiescence before its slots go to quarantine.
 constexpr absl::Duration kQuiesceWait = absl::Milliseconds(100);
 
-absl::Status CheckHeader(const BlockHeader& header, const RootKey& root, const BlockKey& parent, const BlockKey& key) {
+absl::Status CheckHeader(const BlockHeader& header, const RootKey& root, const BlockKey& parent, const BlockKey& key,
+                         LossyFormats accepted) {
+  if (!header.lossy_formats.SubsetOf(accepted)) {
+    return absl::DataLossError("lossy_formats: the peer sent a block in a format not accepted");
+  }
   if (header.root != root) return absl::DataLossError("root: the peer sent a block of another identity");
   if (header.parent != parent) return absl::DataLossError("parent: the peer sent a block of another chain");
   if (header.key != key) return absl::DataLossError("key: the peer sent another block");
@@ -36,7 +40,7 @@ PeerFetcher::~PeerFetcher() {
 }
 
 PeerFetcher::Result PeerFetcher::Fetch(const RootKey& root, const BlockKey& parent, std::span<const BlockKey> keys,
-                                       const PeerSource& source, absl::Time deadline) {
+                                       const PeerSource& source, absl::Time deadline, LossyFormats accepted) {
   SweepQuarantine();
   const absl::Time start = clock_.Now();
   Result result;
@@ -59,7 +63,7 @@ PeerFetcher::Result PeerFetcher::Fetch(const RootKey& root, const BlockKey& pare
   }
   const auto [transport, transfer] = *started;
   const absl::Status received = Receive(*transport, transfer, root, parent, keys.first(targets.size()),
-                                        source.first_block, targets, deadline, result.pins);
+                                        source.first_block, targets, deadline, accepted, result.pins);
   if (result.status.ok()) result.status = received;
   Finish(*transport, transfer, std::move(targets));
   observer_.OnFetch(source.peer_id, transport->name(), received,
@@ -82,8 +86,10 @@ absl::StatusOr<std::pair<Transport*, TransferId>> PeerFetcher::Start(const PeerS
     for (const PrivateBlock& target : targets) request.targets.push_back(store_.device().bytes(target.block()));
     absl::StatusOr<TransferId> transfer = transport->Prepare(std::move(request));
     if (transfer.ok()) {
-      MutexLock lock(mu_);
-      ++in_flight_;
+      {
+        MutexLock lock(mu_);
+        ++in_flight_;
+      }
       transport->Post(*transfer);
       return std::make_pair(transport, *transfer);
     }
@@ -94,14 +100,14 @@ absl::StatusOr<std::pair<Transport*, TransferId>> PeerFetcher::Start(const PeerS
 
 absl::Status PeerFetcher::Receive(Transport& transport, TransferId transfer, const RootKey& root, BlockKey parent,
                                   std::span<const BlockKey> keys, uint32_t first_block,
-                                  std::vector<PrivateBlock>& targets, absl::Time deadline,
+                                  std::vector<PrivateBlock>& targets, absl::Time deadline, LossyFormats accepted,
                                   std::vector<BlockPin>& pins) {
   while (true) {
     const TransferProgress progress = transport.WaitForProgress(transfer, pins.size(), kProgressWait);
     for (const BlockHeader& header : progress.arrived) {
       const size_t i = pins.size();
       if (i == keys.size()) break;
-      absl::Status status = CheckHeader(header, root, parent, keys[i]);
+      absl::Status status = CheckHeader(header, root, parent, keys[i], accepted);
       if (status.ok() && header.start_position != uint64_t{first_block + i} * store_.device().layout().block_tokens) {
         status = absl::DataLossError("start_position: the peer sent a block of another place");
       }

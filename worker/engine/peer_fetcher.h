@@ -41,7 +41,7 @@ class PeerFetcher {
   // `keys`: of the span's blocks; `root`, `parent`: of its first block. A block whose header or bytes are wrong ends
   // the pull with DATA_LOSS and is never findable.
   Result Fetch(const RootKey& root, const BlockKey& parent, std::span<const BlockKey> keys, const PeerSource& source,
-               absl::Time deadline);
+               absl::Time deadline, LossyFormats accepted = LossyFormats());
 
   // Frees slots whose transfers became quiescent. Call now and then; Fetch does too.
   void SweepQuarantine();
@@ -60,7 +60,7 @@ class PeerFetcher {
   // Publishes what arrives, in order, until the end.
   absl::Status Receive(Transport& transport, TransferId transfer, const RootKey& root, BlockKey parent,
                        std::span<const BlockKey> keys, uint32_t first_block, std::vector<PrivateBlock>& targets,
-                       absl::Time deadline, std::vector<BlockPin>& pins);
+                       absl::Time deadline, LossyFormats accepted, std::vector<BlockPin>& pins);
   void Finish(Transport& transport, TransferId transfer, std::vector<PrivateBlock> targets);
 
   BlockStore& store_;

@@ -56,6 +56,7 @@ ResumeResult Resumer::Resume(const ResumeRequest& request) {
     if (!OnDevice(request, result.pins.size())) break;
     result.to_compute.Reset();
   }
+  if (!request.counted) return result;
   const uint32_t block_tokens = static_cast<uint32_t>(store_.device().layout().block_tokens);
   const uint64_t missed = (request.keys.size() - result.pins.size()) * uint64_t{block_tokens};
   if (missed > 0) observer_.OnMiss(reason, missed);
@@ -82,8 +83,8 @@ bool Resumer::ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& us
     used[s] = true;                            // a ticket serves once
     const BlockKey parent = source.first_block == 0 ? RootAsParent(request.root) : request.keys[source.first_block - 1];
     const size_t count = have + claim.size() - source.first_block;
-    PeerFetcher::Result fetched =
-        fetcher_.Fetch(request.root, parent, request.keys.subspan(source.first_block, count), source, request.deadline);
+    PeerFetcher::Result fetched = fetcher_.Fetch(request.root, parent, request.keys.subspan(source.first_block, count),
+                                                 source, request.deadline, request.accepted);
     for (size_t i = have - source.first_block; i < fetched.pins.size(); ++i) {
       result.pins.push_back(std::move(fetched.pins[i]));
       result.found_in.push_back(HitSource::kPeer);

@@ -21,6 +21,7 @@ struct ResumeRequest {
   LossyFormats accepted;
   absl::Time deadline;          // of loads and fetches
   absl::Time sibling_deadline;  // how long to wait for a sibling that computes the next block
+  bool counted = true;          // as a request of the cache; a prefetch is none
 };
 
 struct ResumeResult {

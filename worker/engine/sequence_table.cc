@@ -8,27 +8,29 @@
 
 namespace kvmesh {
 
-absl::Status SequenceTable::CheckRoom() const {
-  MutexLock lock(mu_);
-  if (records_.size() < options_.max_sequences) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("sequences: the limit of ", options_.max_sequences, " is reached"));
-}
-
-absl::StatusOr<SequenceId> SequenceTable::Insert(std::unique_ptr<Sequence> sequence, uint64_t session,
-                                                 absl::Duration lease) {
-  if (lease == absl::ZeroDuration()) lease = options_.default_lease;
+absl::Status SequenceTable::Check(uint64_t session, absl::Duration lease, absl::string_view tenant) const {
   if (lease < absl::ZeroDuration() || lease > options_.max_lease) {
     return absl::InvalidArgumentError(absl::StrCat("lease_ms: ", absl::ToInt64Milliseconds(lease), ", the limit is ",
                                                    absl::ToInt64Milliseconds(options_.max_lease)));
   }
-  MutexLock lock(mu_);
-  if (session != 0 && !sessions_.contains(session)) {
+  const auto owner = sessions_.find(session);
+  if (session != 0 && (owner == sessions_.end() || owner->second != tenant)) {
     return absl::NotFoundError(absl::StrCat("session_id: no session ", session));
   }
-  if (records_.size() >= options_.max_sequences) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("sequences: the limit of ", options_.max_sequences, " is reached"));
-  }
+  if (records_.size() < options_.max_sequences) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("sequences: the limit of ", options_.max_sequences, " is reached"));
+}
+
+absl::Status SequenceTable::CheckRoom(uint64_t session, absl::Duration lease, absl::string_view tenant) const {
+  MutexLock lock(mu_);
+  return Check(session, lease, tenant);
+}
+
+absl::StatusOr<SequenceId> SequenceTable::Insert(std::unique_ptr<Sequence> sequence, uint64_t session,
+                                                 absl::Duration lease, absl::string_view tenant) {
+  MutexLock lock(mu_);
+  KVMESH_RETURN_IF_ERROR(Check(session, lease, tenant));
+  if (lease == absl::ZeroDuration()) lease = options_.default_lease;
   Record record;
   record.slot = std::make_shared<Slot>();
   {
@@ -36,6 +38,7 @@ absl::StatusOr<SequenceId> SequenceTable::Insert(std::unique_ptr<Sequence> seque
     record.slot->sequence = std::move(sequence);
   }
   const absl::Time now = clock_.Now();
+  record.tenant = std::string(tenant);
   record.session = session;
   record.lease = lease;
   record.end_of_life = now + options_.max_life;
@@ -45,14 +48,14 @@ absl::StatusOr<SequenceId> SequenceTable::Insert(std::unique_ptr<Sequence> seque
   return id;
 }
 
-absl::StatusOr<SequenceTable::Borrowed> SequenceTable::Borrow(SequenceId id) {
+absl::StatusOr<SequenceTable::Borrowed> SequenceTable::Borrow(SequenceId id, absl::string_view tenant) {
   std::shared_ptr<Slot> slot;
   const auto missing = [id] { return absl::NotFoundError(absl::StrCat("sequence_id: no sequence ", id.value())); };
   {
     MutexLock lock(mu_);
     const auto it = records_.find(id);
     const absl::Time now = clock_.Now();
-    if (it == records_.end() || it->second.deadline <= now) return missing();
+    if (it == records_.end() || it->second.tenant != tenant || it->second.deadline <= now) return missing();
     if (it->second.session == 0) it->second.deadline = std::min(now + it->second.lease, it->second.end_of_life);
     slot = it->second.slot;
   }
@@ -74,12 +77,14 @@ void SequenceTable::Drop(Record record) {
   record.slot->sequence.reset();
 }
 
-absl::Status SequenceTable::Close(SequenceId id) {
+absl::Status SequenceTable::Close(SequenceId id, absl::string_view tenant) {
   Record record;
   {
     MutexLock lock(mu_);
     const auto it = records_.find(id);
-    if (it == records_.end()) return absl::NotFoundError(absl::StrCat("sequence_id: no sequence ", id.value()));
+    if (it == records_.end() || it->second.tenant != tenant) {
+      return absl::NotFoundError(absl::StrCat("sequence_id: no sequence ", id.value()));
+    }
     record = std::move(it->second);
     records_.erase(it);
   }
@@ -87,13 +92,13 @@ absl::Status SequenceTable::Close(SequenceId id) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> SequenceTable::OpenSession() {
+absl::StatusOr<uint64_t> SequenceTable::OpenSession(absl::string_view tenant) {
   MutexLock lock(mu_);
   if (sessions_.size() >= options_.max_sessions) {
     return absl::ResourceExhaustedError(absl::StrCat("sessions: the limit of ", options_.max_sessions, " is reached"));
   }
   const uint64_t session = next_id_++;
-  sessions_.insert(session);
+  sessions_.emplace(session, tenant);
   return session;
 }
 

@@ -4,9 +4,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kvstore/base/clock.h"
 #include "kvstore/base/mutex.h"
@@ -15,12 +16,13 @@
 
 namespace kvmesh {
 
-// Thread safe. A sequence is used by one call at a time.
+// Thread safe. A sequence is used by one call at a time. Sequences and sessions belong to the tenant that opened them;
+// for any other they do not exist (NOT_FOUND).
 class SequenceTable {
  public:
   struct Options {
     size_t max_sequences = 4096;
-    size_t max_sessions = 1024;
+    size_t max_sessions = 256;
     absl::Duration default_lease = absl::Seconds(30);
     absl::Duration max_lease = absl::Minutes(10);
     absl::Duration max_life = absl::Hours(1);  // of any sequence, renewed or in a session
@@ -52,19 +54,21 @@ class SequenceTable {
     std::shared_ptr<Slot> slot_;
   };
 
-  // RESOURCE_EXHAUSTED: max_sequences are open. Checked before the work of a resume.
-  absl::Status CheckRoom() const;
+  // What Insert would refuse, to be asked before the work of a resume.
+  absl::Status CheckRoom(uint64_t session = 0, absl::Duration lease = absl::ZeroDuration(),
+                         absl::string_view tenant = "") const;
   // `session` 0: by lease alone. A zero `lease` is the default. NOT_FOUND: no such session. INVALID_ARGUMENT: lease_ms
   // above the maximum. RESOURCE_EXHAUSTED as above.
-  absl::StatusOr<SequenceId> Insert(std::unique_ptr<Sequence> sequence, uint64_t session, absl::Duration lease);
+  absl::StatusOr<SequenceId> Insert(std::unique_ptr<Sequence> sequence, uint64_t session, absl::Duration lease,
+                                    absl::string_view tenant = "");
   // Renews the lease. NOT_FOUND: no such sequence, closed or expired.
-  absl::StatusOr<Borrowed> Borrow(SequenceId id);
+  absl::StatusOr<Borrowed> Borrow(SequenceId id, absl::string_view tenant = "");
   absl::StatusOr<absl::Time> LeaseDeadline(SequenceId id) const;
   // NOT_FOUND: no such sequence.
-  absl::Status Close(SequenceId id);
+  absl::Status Close(SequenceId id, absl::string_view tenant = "");
 
   // RESOURCE_EXHAUSTED: max_sessions are open.
-  absl::StatusOr<uint64_t> OpenSession();
+  absl::StatusOr<uint64_t> OpenSession(absl::string_view tenant = "");
   // Closes the session and all its sequences.
   void CloseSession(uint64_t session);
   // Closes what has expired; returns how many.
@@ -77,6 +81,7 @@ class SequenceTable {
  private:
   struct Record {
     std::shared_ptr<Slot> slot;
+    std::string tenant;
     uint64_t session = 0;
     absl::Duration lease;
     absl::Time deadline;
@@ -84,12 +89,14 @@ class SequenceTable {
   };
 
   static void Drop(Record record);
+  absl::Status Check(uint64_t session, absl::Duration lease, absl::string_view tenant) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   const Clock& clock_;
   mutable Mutex mu_;
   absl::flat_hash_map<SequenceId, Record> records_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_set<uint64_t> sessions_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint64_t, std::string> sessions_ ABSL_GUARDED_BY(mu_);  // to tenants
   uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;
 };
 

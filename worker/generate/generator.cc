@@ -85,20 +85,22 @@ absl::Status Generator::RunAdmitted(const GenerateJob& job, const GenerateEvents
   Sequence sequence(store_, job.root, !job.no_cache, job.prompt);
   GenerateStart start;
   if (!job.no_cache) {
-    ResumeResult resumed =
-        resumer_.Resume({.root = job.root,
-                         .keys = sequence.keys(),
-                         .sources = job.sources,
-                         .accepted = LossyFormats(),
-                         .deadline = job.deadline,
-                         .sibling_deadline = std::min(job.deadline, clock_.Now() + options_.sibling_wait)});
+    const absl::Time now = clock_.Now();
+    // Half of the time is left to compute what could not be had.
+    const absl::Time load_deadline = now + (job.deadline - now) / 2;
+    ResumeResult resumed = resumer_.Resume({.root = job.root,
+                                            .keys = sequence.keys(),
+                                            .sources = job.sources,
+                                            .accepted = LossyFormats(),
+                                            .deadline = load_deadline,
+                                            .sibling_deadline = std::min(load_deadline, now + options_.sibling_wait)});
     start.hits = resumed.TokensBySource(static_cast<uint32_t>(store_.device().layout().block_tokens));
     sequence.Adopt(std::move(resumed));
   }
   start.computed_tokens = sequence.computed_tokens();
   if (!events.on_start(start)) return absl::CancelledError("generate: the caller went away");
 
-  absl::StatusOr<std::vector<float>> logits = Prefill(sequence, start.computed_tokens, job);
+  absl::StatusOr<std::vector<float>> logits = Prefill(sequence, start.computed_tokens, job, events);
   if (!logits.ok()) return logits.status();
   const std::vector<uint32_t>& stops = model_.config().eos_ids;
   for (uint32_t made = 0; made < job.max_tokens; ++made) {
@@ -114,7 +116,8 @@ absl::Status Generator::RunAdmitted(const GenerateJob& job, const GenerateEvents
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<float>> Generator::Prefill(Sequence& sequence, uint64_t from, const GenerateJob& job) {
+absl::StatusOr<std::vector<float>> Generator::Prefill(Sequence& sequence, uint64_t from, const GenerateJob& job,
+                                                      const GenerateEvents& events) {
   const absl::Time began = clock_.Now();
   const uint64_t end = sequence.tokens().size();
   uint64_t left = end - from;
@@ -124,6 +127,8 @@ absl::StatusOr<std::vector<float>> Generator::Prefill(Sequence& sequence, uint64
     const uint64_t count = std::min<uint64_t>(options_.prefill_chunk, end - at);
     if (clock_.Now() >= job.deadline) {
       logits = absl::DeadlineExceededError("generate: the deadline came first");
+    } else if (events.cancelled && events.cancelled()) {
+      logits = absl::CancelledError("generate: the caller went away");
     } else {
       logits = Step(sequence, at, count, at + count == end);
     }

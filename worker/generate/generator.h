@@ -45,6 +45,7 @@ struct GenerateStart {
 struct GenerateEvents {
   std::function<bool(const GenerateStart&)> on_start;
   std::function<bool(uint32_t)> on_token;
+  std::function<bool()> cancelled;  // optional; asked between passes
 };
 
 // Thread safe; runs share the model's threads.
@@ -73,7 +74,8 @@ class Generator {
   absl::Status Check(const GenerateJob& job) const;
   absl::Status RunAdmitted(const GenerateJob& job, const GenerateEvents& events);
   // Computes [from, end) and returns the logits of the last position.
-  absl::StatusOr<std::vector<float>> Prefill(Sequence& sequence, uint64_t from, const GenerateJob& job);
+  absl::StatusOr<std::vector<float>> Prefill(Sequence& sequence, uint64_t from, const GenerateJob& job,
+                                             const GenerateEvents& events);
   absl::StatusOr<std::vector<float>> Step(Sequence& sequence, uint64_t from, uint64_t count, bool want_logits);
   void NotePrefill(uint64_t tokens, absl::Duration took);
 

@@ -71,7 +71,8 @@ class BlockIntake {
     KVMESH_RETURN_IF_ERROR(store_.device().Write(block->block(), buffer_));
     absl::StatusOr<BlockPin> pin = store_.Seal(*std::move(block), info);
     if (!pin.ok()) return pin.status();
-    // Pinned while the rest comes, so that the parent of the next block stays.
+    // The newest block's pin holds its ancestors.
+    pins_.clear();
     pins_.push_back(*std::move(pin));
     (held.blocks[static_cast<size_t>(BlockSetKind::kMemory)] > 0 ? present_ : stored_) += 1;
     ++next_;
@@ -97,9 +98,11 @@ grpc::Status WorkerService::PutBlocks(grpc::ServerContext* context, grpc::Server
   return call.Finish(Put(*context, *reader, *response));
 }
 
-absl::Status WorkerService::Put(const grpc::ServerContext& context, grpc::ServerReader<v1::PutBlocksRequest>& reader,
+absl::Status WorkerService::Put(grpc::ServerContext& context, grpc::ServerReader<v1::PutBlocksRequest>& reader,
                                 v1::PutBlocksResponse& response) {
   KVMESH_RETURN_IF_ERROR(CheckOpen());
+  const absl::Time deadline = CallDeadline(context, *core_.options().clock);
+  const StreamCalls::Watch watch(calls_, context, deadline);
   v1::PutBlocksRequest request;
   if (!reader.Read(&request) || !request.has_open()) {
     return absl::InvalidArgumentError("open: must be the first message");
@@ -114,7 +117,7 @@ absl::Status WorkerService::Put(const grpc::ServerContext& context, grpc::Server
         absl::StrCat("first_block: ", request.open().first_block(), ", the tokens have ", keys.size(), " full blocks"));
   }
   BlockIntake intake(core_.store(), *root, std::move(keys), request.open().first_block());
-  KVMESH_RETURN_IF_ERROR(intake.PinParents(CallDeadline(context, *core_.options().clock)));
+  KVMESH_RETURN_IF_ERROR(intake.PinParents(deadline));
   absl::Status status;
   while (status.ok() && reader.Read(&request)) {
     status = request.has_open() ? absl::InvalidArgumentError("open: only the first message opens")
@@ -132,7 +135,7 @@ grpc::Status WorkerService::GetBlocks(grpc::ServerContext* context, const v1::Ge
   return call.Finish(Get(*context, *request, *writer));
 }
 
-absl::Status WorkerService::Get(const grpc::ServerContext& context, const v1::GetBlocksRequest& request,
+absl::Status WorkerService::Get(grpc::ServerContext& context, const v1::GetBlocksRequest& request,
                                 grpc::ServerWriter<v1::BlockPiece>& writer) {
   KVMESH_RETURN_IF_ERROR(CheckTokenCount(static_cast<uint64_t>(request.tokens_size()), "tokens"));
   const absl::StatusOr<RootKey> root = RootFor(context, request.identity());
@@ -142,6 +145,7 @@ absl::Status WorkerService::Get(const grpc::ServerContext& context, const v1::Ge
   const std::vector<uint32_t> tokens(request.tokens().begin(), request.tokens().end());
   const std::vector<BlockKey> keys = ComputeBlockKeys(RootAsParent(*root), tokens, request.identity().block_tokens());
   const absl::Time deadline = CallDeadline(context, *core_.options().clock);
+  const StreamCalls::Watch watch(calls_, context, deadline);
   ResumeResult resumed = core_.resumer().Resume({.root = *root,
                                                  .keys = keys,
                                                  .sources = *sources,

@@ -10,6 +10,8 @@ namespace kvmesh {
 namespace {
 
 constexpr uint64_t kMaxPinMillis = 86'400'000;
+// What a pin or prefetch may take; a shutdown waits for it.
+constexpr absl::Duration kOrderDeadline = absl::Seconds(8);
 
 }  // namespace
 
@@ -23,7 +25,7 @@ absl::StatusOr<uint64_t> CommandRunner::Pin(const v1::PinCommand& command) {
   const absl::StatusOr<std::span<const BlockKey>> keys = KeysFromBytes(command.block_keys(), "block_keys");
   if (!keys.ok()) return keys.status();
   const absl::Time now = core_.options().clock->Now();
-  BlockStore::Acquired held = core_.store().Acquire(*keys, LossyFormats(), now + kDefaultCallDeadline);
+  BlockStore::Acquired held = core_.store().Acquire(*keys, LossyFormats(), now + kOrderDeadline);
   if (held.pins.size() < keys->size()) {
     const std::string message = absl::StrCat("pin: ", held.pins.size(), " of ", keys->size(),
                                              " blocks could be pinned: ", MissReasonName(held.stopped_by));
@@ -53,8 +55,10 @@ absl::StatusOr<uint64_t> CommandRunner::Prefetch(const v1::PrefetchCommand& comm
                                                  .keys = *keys,
                                                  .sources = *sources,
                                                  .accepted = LossyFormats(),
-                                                 .deadline = core_.options().clock->Now() + kDefaultCallDeadline,
-                                                 .sibling_deadline = absl::InfinitePast()});
+                                                 .deadline = core_.options().clock->Now() + kOrderDeadline,
+                                                 .sibling_deadline = absl::InfinitePast(),
+                                                 .counted = false});
+  resumed.to_compute.Reset();
   return resumed.pins.size();
 }
 
@@ -66,7 +70,7 @@ absl::StatusOr<uint64_t> CommandRunner::ClearIdentity(const v1::ClearIdentityCom
 
 absl::StatusOr<uint64_t> CommandRunner::Drain(const v1::DrainCommand& command) {
   core_.SetDraining(command.draining());
-  on_drain_(command.draining());
+  on_drain_(core_.draining());
   return 0;
 }
 

@@ -28,7 +28,7 @@ grpc::Status WorkerService::Tokenize(grpc::ServerContext*, const v1::TokenizeReq
   return grpc::Status::OK;
 }
 
-absl::Status WorkerService::GenerateInto(const grpc::ServerContext& context, const v1::GenerateRequest& request,
+absl::Status WorkerService::GenerateInto(grpc::ServerContext& context, const v1::GenerateRequest& request,
                                          grpc::ServerWriter<v1::GenerateResponse>& writer) {
   KVMESH_RETURN_IF_ERROR(CheckOpen());
   Generator* generator = core_.generator();
@@ -38,7 +38,7 @@ absl::Status WorkerService::GenerateInto(const grpc::ServerContext& context, con
   }
   std::string tenant = request.tenant();
   if (!core_.options().tls.insecure) {
-    absl::StatusOr<std::string> certified = PeerTenant(context);
+    absl::StatusOr<std::string> certified = CallerOf(context);
     if (!certified.ok()) return certified.status();
     tenant = *std::move(certified);
   }
@@ -80,7 +80,12 @@ absl::Status WorkerService::GenerateInto(const grpc::ServerContext& context, con
     response.mutable_token()->set_text(std::string(core_.vocabulary()->Piece(token)));
     return writer.Write(response);
   };
-  return generator->Run(job, events);
+  events.cancelled = [&context] { return context.IsCancelled(); };
+  const StreamCalls::Watch watch(calls_, context, job.deadline);
+  const absl::Status status = generator->Run(job, events);
+  // A run that stops at once has computed its prompt all the same.
+  if (status.ok() && first) core_.worker_metrics().OnGenerate(to_compute, clock.Now() - began);
+  return status;
 }
 
 }  // namespace kvmesh

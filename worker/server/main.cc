@@ -32,7 +32,7 @@ struct Flags {
 
 void AddFlags(CLI::App& app, Flags& flags) {
   WorkerOptions& o = flags.options;
-  app.add_option("--id", o.worker_id, "Worker id, unique in the cluster (default: host name and port)");
+  app.add_option("--id", o.worker_id, "Worker id, unique in the cluster (default: host name and --listen)");
   app.add_option("--listen", o.listen, "host:port of the Worker service; port 0 takes a free one");
   app.add_option("--advertise", o.advertise, "host:port by which peers reach it (default: what is listened on)");
   app.add_option("--ops-listen", o.ops_listen, "ip:port of /healthz, /readyz and /metrics");
@@ -64,6 +64,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
 absl::Status Complete(Flags& flags) {
   WorkerOptions& o = flags.options;
   if (o.worker_id.empty()) {
+    if (o.listen.ends_with(":0")) return absl::InvalidArgumentError("--id: needed when --listen takes a free port");
     char host[64] = {};
     gethostname(host, sizeof(host) - 1);
     o.worker_id = absl::StrCat(host, "-", o.listen);

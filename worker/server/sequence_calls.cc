@@ -39,8 +39,11 @@ absl::Status WorkerService::CheckOpen() const {
 
 grpc::Status WorkerService::Session(grpc::ServerContext* context,
                                     grpc::ServerReaderWriter<v1::SessionResponse, v1::SessionRequest>* stream) {
-  const absl::StatusOr<uint64_t> session = core_.sequences().OpenSession();
+  const absl::StatusOr<std::string> caller = CallerOf(*context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
+  const absl::StatusOr<uint64_t> session = core_.sequences().OpenSession(*caller);
   if (!session.ok()) return ToGrpcStatus(session.status());
+  const StreamCalls::Watch watch(calls_, *context, absl::InfiniteFuture());
   v1::SessionResponse response;
   response.set_session_id(*session);
   stream->Write(response);
@@ -65,29 +68,36 @@ absl::Status WorkerService::Open(const grpc::ServerContext& context, const v1::O
   if (!root.ok()) return root.status();
   const absl::StatusOr<std::vector<PeerSource>> sources = SourcesFromProto(request.sources());
   if (!sources.ok()) return sources.status();
-  KVMESH_RETURN_IF_ERROR(core_.sequences().CheckRoom());
+  const absl::StatusOr<std::string> caller = CallerOf(context);
+  if (!caller.ok()) return caller.status();
+  const absl::Duration lease =
+      absl::Milliseconds(static_cast<int64_t>(std::min<uint64_t>(request.lease_ms(), 1u << 31)));
+  KVMESH_RETURN_IF_ERROR(core_.sequences().CheckRoom(request.session_id(), lease, *caller));
 
   auto sequence = std::make_unique<Sequence>(core_.store(), *root, !request.no_cache(),
                                              std::vector<uint32_t>(request.tokens().begin(), request.tokens().end()));
   HitTokensBySource hits{};
   if (!request.no_cache()) {
-    const Clock& clock = *core_.options().clock;
-    const absl::Time deadline = CallDeadline(context, clock);
+    const absl::Time now = core_.options().clock->Now();
+    // Half of the time is left to compute what could not be had.
+    const absl::Time deadline = now + (CallDeadline(context, *core_.options().clock) - now) / 2;
     ResumeResult resumed =
         core_.resumer().Resume({.root = *root,
                                 .keys = sequence->keys(),
                                 .sources = *sources,
                                 .accepted = LossyFormats(request.accepted_lossy_formats()),
                                 .deadline = deadline,
-                                .sibling_deadline = std::min(deadline, clock.Now() + core_.options().sibling_wait)});
+                                .sibling_deadline = std::min(deadline, now + core_.options().sibling_wait)});
     hits = resumed.TokensBySource(static_cast<uint32_t>(core_.store().device().layout().block_tokens));
     sequence->Adopt(std::move(resumed));
   }
   response.set_computed_tokens(sequence->computed_tokens());
   HitsToProto(hits, *response.mutable_hits());
   for (const uint32_t block : sequence->block_table()) response.add_block_table(block);
-  const absl::StatusOr<SequenceId> id = core_.sequences().Insert(
-      std::move(sequence), request.session_id(), absl::Milliseconds(static_cast<int64_t>(request.lease_ms())));
+  // A caller that has gone would never close it.
+  if (context.IsCancelled()) return absl::CancelledError("OpenSequence: the caller went away");
+  const absl::StatusOr<SequenceId> id =
+      core_.sequences().Insert(std::move(sequence), request.session_id(), lease, *caller);
   if (!id.ok()) return id.status();
   response.set_sequence_id(id->value());
   if (const auto lease = core_.sequences().LeaseDeadline(*id); lease.ok()) {
@@ -99,10 +109,11 @@ absl::Status WorkerService::Open(const grpc::ServerContext& context, const v1::O
 grpc::Status WorkerService::AppendKv(grpc::ServerContext* context, const v1::AppendKvRequest* request,
                                      v1::AppendKvResponse* response) {
   SlowCallLog call("worker", "AppendKv", *context, core_.options().slow_call);
-  return call.Finish(Append(*request, *response));
+  return call.Finish(Append(*context, *request, *response));
 }
 
-absl::Status WorkerService::Append(const v1::AppendKvRequest& request, v1::AppendKvResponse& response) {
+absl::Status WorkerService::Append(const grpc::ServerContext& context, const v1::AppendKvRequest& request,
+                                   v1::AppendKvResponse& response) {
   const BlockLayout& layout = core_.store().device().layout();
   if (request.layers() == 0 || request.layers() > static_cast<uint32_t>(layout.layers) ||
       request.first_layer() > static_cast<uint32_t>(layout.layers) - request.layers()) {
@@ -117,10 +128,15 @@ absl::Status WorkerService::Append(const v1::AppendKvRequest& request, v1::Appen
       FloatsFromBytes(request.value(), per_layer * request.layers(), "value");
   if (!value.ok()) return value.status();
 
-  absl::StatusOr<SequenceTable::Borrowed> sequence = core_.sequences().Borrow(SequenceId(request.sequence_id()));
+  absl::StatusOr<SequenceTable::Borrowed> sequence = BorrowFor(context, request.sequence_id());
   if (!sequence.ok()) return sequence.status();
   const uint64_t end = request.start_position() + request.tokens();
   if (end < request.start_position()) return absl::InvalidArgumentError("start_position: out of range");
+  if (request.start_position() > (*sequence)->written(static_cast<int32_t>(request.first_layer()))) {
+    return absl::InvalidArgumentError(absl::StrCat("start_position: ", request.start_position(),
+                                                   " leaves a gap after position ",
+                                                   (*sequence)->written(static_cast<int32_t>(request.first_layer()))));
+  }
   KVMESH_RETURN_IF_ERROR(ExtendTo(end, {request.token_ids().begin(), request.token_ids().end()}, **sequence));
   const int32_t first_layer = static_cast<int32_t>(request.first_layer());
   const int32_t layers = static_cast<int32_t>(request.layers());
@@ -141,13 +157,18 @@ absl::Status WorkerService::Append(const v1::AppendKvRequest& request, v1::Appen
 grpc::Status WorkerService::Attend(grpc::ServerContext* context, const v1::AttendRequest* request,
                                    v1::AttendResponse* response) {
   SlowCallLog call("worker", "Attend", *context, core_.options().slow_call);
-  return call.Finish(AttendTo(*request, *response));
+  return call.Finish(AttendTo(*context, *request, *response));
 }
 
-absl::Status WorkerService::AttendTo(const v1::AttendRequest& request, v1::AttendResponse& response) {
+absl::Status WorkerService::AttendTo(const grpc::ServerContext& context, const v1::AttendRequest& request,
+                                     v1::AttendResponse& response) {
   const BlockLayout& layout = core_.store().device().layout();
   if (request.layer() >= static_cast<uint32_t>(layout.layers)) {
     return absl::InvalidArgumentError(absl::StrCat("layer: ", request.layer(), ", the model has ", layout.layers));
+  }
+  if (layout.head_dim % 8 != 0 || layout.head_dim > 256) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("attend: head_dim ", layout.head_dim, " of this worker's layout is no multiple of 8 up to 256"));
   }
   if (request.q_heads() == 0 || request.q_heads() > kMaxQueryHeads ||
       request.q_heads() % static_cast<uint32_t>(layout.kv_heads) != 0) {
@@ -158,7 +179,7 @@ absl::Status WorkerService::AttendTo(const v1::AttendRequest& request, v1::Atten
   const uint64_t values = uint64_t{request.tokens()} * request.q_heads() * static_cast<uint64_t>(layout.head_dim);
   const absl::StatusOr<std::vector<float>> query = FloatsFromBytes(request.query(), values, "query");
   if (!query.ok()) return query.status();
-  absl::StatusOr<SequenceTable::Borrowed> sequence = core_.sequences().Borrow(SequenceId(request.sequence_id()));
+  absl::StatusOr<SequenceTable::Borrowed> sequence = BorrowFor(context, request.sequence_id());
   if (!sequence.ok()) return sequence.status();
   const uint64_t written = (*sequence)->written(static_cast<int32_t>(request.layer()));
   if (request.start_position() > written || request.tokens() > written - request.start_position()) {
@@ -182,34 +203,52 @@ absl::Status WorkerService::AttendTo(const v1::AttendRequest& request, v1::Atten
   return absl::OkStatus();
 }
 
-grpc::Status WorkerService::Fork(grpc::ServerContext*, const v1::ForkRequest* request, v1::ForkResponse* response) {
+grpc::Status WorkerService::Fork(grpc::ServerContext* context, const v1::ForkRequest* request,
+                                 v1::ForkResponse* response) {
   std::unique_ptr<Sequence> fork;
   {
-    absl::StatusOr<SequenceTable::Borrowed> sequence = core_.sequences().Borrow(SequenceId(request->sequence_id()));
+    absl::StatusOr<SequenceTable::Borrowed> sequence = BorrowFor(*context, request->sequence_id());
     if (!sequence.ok()) return ToGrpcStatus(sequence.status());
     absl::StatusOr<std::unique_ptr<Sequence>> made = (*sequence)->Fork();
     if (!made.ok()) return ToGrpcStatus(made.status());
     fork = *std::move(made);
   }
   for (const uint32_t block : fork->block_table()) response->add_block_table(block);
-  const absl::StatusOr<SequenceId> id = core_.sequences().Insert(
-      std::move(fork), request->session_id(), absl::Milliseconds(static_cast<int64_t>(request->lease_ms())));
+  const absl::StatusOr<std::string> caller = CallerOf(*context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
+  const absl::Duration lease =
+      absl::Milliseconds(static_cast<int64_t>(std::min<uint64_t>(request->lease_ms(), 1u << 31)));
+  const absl::StatusOr<SequenceId> id =
+      core_.sequences().Insert(std::move(fork), request->session_id(), lease, *caller);
   if (id.ok()) response->set_sequence_id(id->value());
   return ToGrpcStatus(id.status());
 }
 
-grpc::Status WorkerService::Truncate(grpc::ServerContext*, const v1::TruncateRequest* request,
+grpc::Status WorkerService::Truncate(grpc::ServerContext* context, const v1::TruncateRequest* request,
                                      v1::TruncateResponse* response) {
-  absl::StatusOr<SequenceTable::Borrowed> sequence = core_.sequences().Borrow(SequenceId(request->sequence_id()));
+  absl::StatusOr<SequenceTable::Borrowed> sequence = BorrowFor(*context, request->sequence_id());
   if (!sequence.ok()) return ToGrpcStatus(sequence.status());
   const absl::Status status = (*sequence)->Truncate(request->tokens());
   response->set_computed_tokens((*sequence)->ready());
   return ToGrpcStatus(status);
 }
 
-grpc::Status WorkerService::CloseSequence(grpc::ServerContext*, const v1::CloseSequenceRequest* request,
+grpc::Status WorkerService::CloseSequence(grpc::ServerContext* context, const v1::CloseSequenceRequest* request,
                                           v1::CloseSequenceResponse*) {
-  return ToGrpcStatus(core_.sequences().Close(SequenceId(request->sequence_id())));
+  const absl::StatusOr<std::string> caller = CallerOf(*context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
+  return ToGrpcStatus(core_.sequences().Close(SequenceId(request->sequence_id()), *caller));
+}
+
+absl::StatusOr<std::string> WorkerService::CallerOf(const grpc::ServerContext& context) const {
+  return core_.options().tls.insecure ? std::string() : PeerTenant(context);
+}
+
+absl::StatusOr<SequenceTable::Borrowed> WorkerService::BorrowFor(const grpc::ServerContext& context,
+                                                                 uint64_t sequence_id) {
+  const absl::StatusOr<std::string> caller = CallerOf(context);
+  if (!caller.ok()) return caller.status();
+  return core_.sequences().Borrow(SequenceId(sequence_id), *caller);
 }
 
 absl::StatusOr<RootKey> WorkerService::RootFor(const grpc::ServerContext& context,
@@ -217,7 +256,7 @@ absl::StatusOr<RootKey> WorkerService::RootFor(const grpc::ServerContext& contex
   absl::StatusOr<CacheIdentity> identity = IdentityFromProto(proto);
   if (!identity.ok()) return identity.status();
   if (!core_.options().tls.insecure) {
-    absl::StatusOr<std::string> tenant = PeerTenant(context);
+    absl::StatusOr<std::string> tenant = CallerOf(context);
     if (!tenant.ok()) return tenant.status();
     identity->tenant = *std::move(tenant);
   }

@@ -56,7 +56,9 @@ class WorkerCore {
   CacheIdentity OwnIdentity(const std::string& tenant, const std::string& cache_salt) const;
 
   void SetDraining(bool draining) { draining_.store(draining); }
-  bool draining() const { return draining_.load(); }
+  // Drains for good.
+  void BeginStop() { stopping_.store(true); }
+  bool draining() const { return draining_.load() || stopping_.load(); }
 
   // Closes what expired and frees what became quiescent. Called every fraction of a second.
   void Housekeep();
@@ -72,6 +74,7 @@ class WorkerCore {
   Metrics metrics_;
   WorkerMetrics worker_metrics_;
   std::atomic<bool> draining_{false};
+  std::atomic<bool> stopping_{false};
 
   // In order of dependence: each uses those above it.
   BlockLayout layout_;

@@ -10,6 +10,10 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& options) {
   if (options.worker_id.empty() || options.worker_id.size() > kMaxWorkerIdBytes) {
     return wrong(absl::StrCat("--id: must have 1 to ", kMaxWorkerIdBytes, " bytes"));
   }
+  const std::string host = options.listen.substr(0, options.listen.rfind(':'));
+  if (options.advertise.empty() && (host == "0.0.0.0" || host == "[::]")) {
+    return wrong("--advertise: needed when --listen takes any address");
+  }
   if (options.block_tokens < 1 || options.block_tokens > kMaxBlockTokens) {
     return wrong(absl::StrCat("--block-tokens: ", options.block_tokens, ", must be 1 to ", kMaxBlockTokens));
   }

@@ -14,6 +14,8 @@ namespace kvmesh {
 namespace {
 
 constexpr uint32_t kProtocolVersion = 1;
+// Threads for calls, beside the one that each session holds.
+constexpr int kCallThreads = 256;
 constexpr absl::Duration kHousekeepingInterval = absl::Milliseconds(200);
 // What a flush to disk may take at shutdown.
 constexpr absl::Duration kFlushTime = absl::Seconds(20);
@@ -25,6 +27,7 @@ absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const WorkerOp
   auto server = std::unique_ptr<WorkerServer>(new WorkerServer(options));
   KVMESH_RETURN_IF_ERROR(server->StartServing());
   KVMESH_RETURN_IF_ERROR(server->StartReporting());
+  KVMESH_RETURN_IF_ERROR(server->StartOps());
   Log(LogLevel::kInfo, "worker", "serving",
       {{"id", options.worker_id}, {"address", server->address_}, {"ops_port", server->ops_port()}});
   return server;
@@ -61,22 +64,15 @@ absl::Status WorkerServer::StartServing() {
   fetch_server_ = std::make_unique<FetchServer>(fetch);
   service_ = std::make_unique<WorkerService>(*core_, *fetch_server_);
   absl::StatusOr<std::unique_ptr<GrpcServer>> server =
-      GrpcServer::Start({.address = options_.listen, .credentials = *credentials, .services = {service_.get()}});
+      GrpcServer::Start({.address = options_.listen,
+                         .credentials = *credentials,
+                         .services = {service_.get()},
+                         .max_threads = static_cast<int>(options_.sequences.max_sessions) + kCallThreads});
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
   const std::string host = options_.listen.substr(0, options_.listen.rfind(':'));
   address_ = options_.advertise.empty() ? absl::StrCat(host, ":", server_->port()) : options_.advertise;
 
-  collect_ = core_->metrics().OnCollect([this] {
-    core_->worker_metrics().Update(core_->store().GetBooks(), fetch_server_->counters().served_bytes,
-                                   core_->sequences().open_sequences());
-  });
-  if (!options_.ops_listen.empty()) {
-    absl::StatusOr<std::unique_ptr<OpsServer>> ops = OpsServer::Start(
-        {.address = options_.ops_listen, .not_ready = [this] { return NotReady(); }}, core_->metrics());
-    if (!ops.ok()) return ops.status();
-    ops_ = *std::move(ops);
-  }
   housekeeping_ = std::thread([this] { RunHousekeeping(); });
   return absl::OkStatus();
 }
@@ -99,6 +95,20 @@ absl::Status WorkerServer::StartReporting() {
     heartbeat.load = [this] { return Load(); };
     heartbeat.reporter = reporters_.back().get();
     heartbeaters_.push_back(std::make_unique<Heartbeater>(std::move(heartbeat)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerServer::StartOps() {
+  collect_ = core_->metrics().OnCollect([this] {
+    core_->worker_metrics().Update(core_->store().GetBooks(), fetch_server_->counters().served_bytes,
+                                   core_->sequences().open_sequences());
+  });
+  if (!options_.ops_listen.empty()) {
+    absl::StatusOr<std::unique_ptr<OpsServer>> ops = OpsServer::Start(
+        {.address = options_.ops_listen, .not_ready = [this] { return NotReady(); }}, core_->metrics());
+    if (!ops.ok()) return ops.status();
+    ops_ = *std::move(ops);
   }
   return absl::OkStatus();
 }
@@ -165,6 +175,7 @@ void WorkerServer::RunHousekeeping() {
   while (!stopping_) {
     lock.Unlock();
     core_->Housekeep();
+    service_->calls().CancelExpired(absl::Now());
     lock.Lock();
     if (!stopping_) stop_changed_.WaitFor(lock, kHousekeepingInterval);
   }
@@ -177,9 +188,10 @@ void WorkerServer::Shutdown(absl::Duration grace) {
     stopping_ = true;
   }
   stop_changed_.NotifyAll();
-  if (core_ != nullptr) core_->SetDraining(true);
+  if (core_ != nullptr) core_->BeginStop();
   if (server_ != nullptr) {
     server_->SetServing(false);
+    service_->calls().CancelSessions();
     server_->Shutdown(grace);
   }
   if (housekeeping_.joinable()) housekeeping_.join();
@@ -187,9 +199,9 @@ void WorkerServer::Shutdown(absl::Duration grace) {
     core_->sequences().CloseAll();
     core_->store().FlushToDisk(absl::Now() + std::min(kFlushTime, grace));
   }
+  ops_.reset();
   heartbeaters_.clear();
   reporters_.clear();
-  ops_.reset();
 }
 
 WorkerServer::~WorkerServer() { Shutdown(absl::ZeroDuration()); }

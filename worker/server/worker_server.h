@@ -46,6 +46,7 @@ class WorkerServer {
   explicit WorkerServer(const WorkerOptions& options);
   absl::Status StartServing();
   absl::Status StartReporting();
+  absl::Status StartOps();
   v1::WorkerInfo Info() const;
   v1::HeartbeatRequest Load() const;
   std::string NotReady() const;

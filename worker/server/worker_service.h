@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kvmesh/v1/worker.grpc.pb.h"
+#include "worker/server/stream_calls.h"
 #include "worker/server/worker_core.h"
 #include "worker/transport/grpc/fetch_server.h"
 
@@ -16,6 +17,8 @@ class WorkerService : public v1::Worker::Service {
  public:
   // Neither is owned.
   WorkerService(WorkerCore& core, FetchServer& fetch_server) : core_(core), fetch_server_(fetch_server) {}
+
+  StreamCalls& calls() { return calls_; }
 
   // Sequences (sequence_calls.cc).
   grpc::Status Session(grpc::ServerContext* context,
@@ -55,21 +58,29 @@ class WorkerService : public v1::Worker::Service {
  private:
   absl::Status Open(const grpc::ServerContext& context, const v1::OpenSequenceRequest& request,
                     v1::OpenSequenceResponse& response);
-  absl::Status Append(const v1::AppendKvRequest& request, v1::AppendKvResponse& response);
-  absl::Status AttendTo(const v1::AttendRequest& request, v1::AttendResponse& response);
-  absl::Status GenerateInto(const grpc::ServerContext& context, const v1::GenerateRequest& request,
+  absl::Status Append(const grpc::ServerContext& context, const v1::AppendKvRequest& request,
+                      v1::AppendKvResponse& response);
+  absl::Status AttendTo(const grpc::ServerContext& context, const v1::AttendRequest& request,
+                        v1::AttendResponse& response);
+  absl::Status GenerateInto(grpc::ServerContext& context, const v1::GenerateRequest& request,
                             grpc::ServerWriter<v1::GenerateResponse>& writer);
-  absl::Status Put(const grpc::ServerContext& context, grpc::ServerReader<v1::PutBlocksRequest>& reader,
+  absl::Status Put(grpc::ServerContext& context, grpc::ServerReader<v1::PutBlocksRequest>& reader,
                    v1::PutBlocksResponse& response);
-  absl::Status Get(const grpc::ServerContext& context, const v1::GetBlocksRequest& request,
+  absl::Status Get(grpc::ServerContext& context, const v1::GetBlocksRequest& request,
                    grpc::ServerWriter<v1::BlockPiece>& writer);
 
+  // The caller: its certificate's tenant under TLS, else the one trusted user. UNAUTHENTICATED: no tenant in the
+  // certificate.
+  absl::StatusOr<std::string> CallerOf(const grpc::ServerContext& context) const;
+  // The caller's sequence. NOT_FOUND: no such sequence of this caller.
+  absl::StatusOr<SequenceTable::Borrowed> BorrowFor(const grpc::ServerContext& context, uint64_t sequence_id);
   // The identity's root, its tenant taken from the caller's certificate under TLS.
   absl::StatusOr<RootKey> RootFor(const grpc::ServerContext& context, const v1::CacheIdentity& proto) const;
   absl::Status CheckOpen() const;
 
   WorkerCore& core_;
   FetchServer& fetch_server_;
+  StreamCalls calls_;
 };
 
 }  // namespace kvmesh
