@@ -1,5 +1,6 @@
 #include "kvstore/service/grpc_server.h"
 
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -47,6 +48,8 @@ void LogGrpcMessage(gpr_log_func_args* args) {
 // All three are process-wide; the last two act on builders made later.
 void SetUpGrpc() {
   static const bool done = [] {
+    // Held for the life of the process: gRPC's own shutdown may wait 10 s for a poller's timer.
+    grpc_init();
     gpr_set_log_function(LogGrpcMessage);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
