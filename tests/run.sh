@@ -16,7 +16,7 @@ for argument in "$@"; do
   esac
 done
 
-./deploy/install_deps.sh
+./deploy/install_deps.sh --tests
 export KVMESH_FAULT_ROUNDS=$([ $long = 1 ] && echo 100 || echo 5)
 # Programs that were stopped by a sanitizer say so, and fail.
 export UBSAN_OPTIONS=print_stacktrace=1
