@@ -8,8 +8,8 @@
 //
 // Each transfer has a deadline and ends in exactly one result. A result is not quiescence: until `quiescent`, late
 // bytes may still land in the targets, so the caller keeps them reserved (contract 10). Headers and bytes are handed
-// over as they came; the caller verifies them before anything becomes findable. No write to a target follows its `arrived`
-// header, so a block may be published before the transfer is quiescent.
+// over as they came; the caller verifies them before anything becomes findable. No write to a target follows its
+// `arrived` header, so a block may be published before the transfer is quiescent.
 #ifndef KVMESH_WORKER_TRANSPORT_TRANSPORT_H_
 #define KVMESH_WORKER_TRANSPORT_TRANSPORT_H_
 
