@@ -56,6 +56,19 @@ TEST_F(SequenceTableTest, ABorrowRenewsTheLeaseAndAProbeDoesNot) {
   EXPECT_TRUE(absl::IsNotFound(table_.LeaseDeadline(id).status()));
 }
 
+TEST_F(SequenceTableTest, AnotherTenantsSequencesAndSessionsDoNotExist) {
+  const uint64_t session = *table_.OpenSession("a");
+  EXPECT_TRUE(absl::IsNotFound(table_.CheckRoom(session, absl::ZeroDuration(), "b")));
+  EXPECT_TRUE(absl::IsNotFound(table_.Insert(NewSequence(), session, absl::ZeroDuration(), "b").status()));
+  const SequenceId id = *table_.Insert(NewSequence(), session, absl::ZeroDuration(), "a");
+  for (const char* other : {"b", ""}) {
+    EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, other).status()));
+    EXPECT_TRUE(absl::IsNotFound(table_.Close(id, other)));
+  }
+  EXPECT_TRUE(table_.Borrow(id, "a").ok());
+  EXPECT_TRUE(table_.Close(id, "a").ok());
+}
+
 TEST_F(SequenceTableTest, ClosingLetsGoOfTheBlocks) {
   std::unique_ptr<Sequence> sequence = NewSequence();
   world_.AppendAll(*sequence);
