@@ -28,15 +28,17 @@ absl::Status SequenceTable::CheckRoom(uint64_t session, absl::Duration lease, ab
 
 absl::StatusOr<SequenceId> SequenceTable::Insert(std::unique_ptr<Sequence> sequence, uint64_t session,
                                                  absl::Duration lease, absl::string_view tenant) {
+  // Filled before mu_ is taken: a slot's lock comes before the table's.
+  auto slot = std::make_shared<Slot>();
+  {
+    MutexLock slot_lock(slot->mu);
+    slot->sequence = std::move(sequence);
+  }
   MutexLock lock(mu_);
   KVMESH_RETURN_IF_ERROR(Check(session, lease, tenant));
   if (lease == absl::ZeroDuration()) lease = options_.default_lease;
   Record record;
-  record.slot = std::make_shared<Slot>();
-  {
-    MutexLock slot_lock(record.slot->mu);
-    record.slot->sequence = std::move(sequence);
-  }
+  record.slot = std::move(slot);
   const absl::Time now = clock_.Now();
   record.tenant = std::string(tenant);
   record.session = session;
