@@ -17,7 +17,6 @@ for argument in "$@"; do
 done
 
 ./deploy/install_deps.sh --tests
-export KVMESH_FAULT_ROUNDS=$([ $long = 1 ] && echo 100 || echo 5)
 # Programs that were stopped by a sanitizer say so, and fail.
 export UBSAN_OPTIONS=print_stacktrace=1
 jobs=$(nproc)
@@ -41,7 +40,7 @@ show_skipped() {
   [ -z "$skipped" ] || printf 'Skipped tests:\n%s\n' "$skipped"
 }
 
-build_and_test release all
+build_and_test release all $([ $long = 0 ] || echo -C Long)
 if [ $sanitize = 1 ]; then
   build_and_test asan all
   build_and_test tsan tsan_tests -L tsan

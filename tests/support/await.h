@@ -1,4 +1,4 @@
-// Waiting for a condition in another process, which can only be asked again and again.
+// Waiting for a condition that can only be asked again and again, as those in another process.
 #ifndef KVMESH_TESTS_SUPPORT_AWAIT_H_
 #define KVMESH_TESTS_SUPPORT_AWAIT_H_
 

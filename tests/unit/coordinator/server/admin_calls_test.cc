@@ -280,7 +280,7 @@ TEST_F(ReadinessTest, ReadyOnceEveryWorkerHasResyncedOrTheGraceHasPassed) {
   EXPECT_EQ(server_->NotReady(), "warming");
   for (const auto& piece : cold_.Snapshot()) ASSERT_TRUE(cold.Send(piece));
   ASSERT_TRUE(cold.AwaitApplied(0));
-  EXPECT_TRUE(Await([&] { return server_->NotReady().empty(); }));
+  EXPECT_TRUE(Await(kTestPatience, [&] { return server_->NotReady().empty(); }));
   server_->BeginDrain();
   EXPECT_EQ(server_->NotReady(), "draining");
 }
@@ -288,7 +288,7 @@ TEST_F(ReadinessTest, ReadyOnceEveryWorkerHasResyncedOrTheGraceHasPassed) {
 TEST_F(ReadinessTest, GraceEndsTheWaitForWorkers) {
   EXPECT_EQ(server_->NotReady(), "warming");
   Advance(options_.warm_grace);
-  EXPECT_TRUE(Await([&] { return server_->NotReady().empty(); }));
+  EXPECT_TRUE(Await(kTestPatience, [&] { return server_->NotReady().empty(); }));
 }
 
 TEST(CoordinatorOptionsTest, FaultsNameTheField) {

@@ -10,12 +10,12 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "coordinator/server/coordinator_server.h"
 #include "kvmesh/v1/coordinator.grpc.pb.h"
 #include "kvstore/service/grpc_status.h"
+#include "tests/support/await.h"
 #include "tests/support/gate.h"
 #include "tests/unit/coordinator/scripted_worker.h"
 
@@ -93,15 +93,6 @@ class CoordinatorTest : public testing::Test {
     stub_ = v1::Coordinator::NewStub(MakeChannel(server_->address(), grpc::InsecureChannelCredentials()));
   }
   void Advance(absl::Duration by) { clock_.AdvanceTo(clock_.Now() + by); }
-  // Polls until `condition` holds, for what the server does on its own threads.
-  static bool Await(const std::function<bool()>& condition) {
-    const absl::Time deadline = absl::Now() + kTestPatience;
-    while (!condition()) {
-      if (absl::Now() > deadline) return false;
-      std::this_thread::yield();
-    }
-    return true;
-  }
 
   template <class Request, class Response>
   absl::Status Call(grpc::Status (v1::Coordinator::Stub::*method)(grpc::ClientContext*, const Request&, Response*),

@@ -104,7 +104,7 @@ TEST_F(ReportStreamTest, WorkerWithoutHeartbeatsIsLostUntilItRegistersAgain) {
     Advance(absl::Seconds(1));
     ASSERT_TRUE(Beat(other, 5).ok());
   }
-  ASSERT_TRUE(Await([&] { return ListWorkers().workers(0).state() == v1::WorkerStatus::STATE_LOST; }));
+  ASSERT_TRUE(Await(kTestPatience, [&] { return ListWorkers().workers(0).state() == v1::WorkerStatus::STATE_LOST; }));
   EXPECT_EQ(ListWorkers().workers(1).state(), v1::WorkerStatus::STATE_READY);
   EXPECT_EQ(ListWorkers().workers(1).queued_tokens(), 5u);
   EXPECT_EQ(Matched(chain_), 0u);

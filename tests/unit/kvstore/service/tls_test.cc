@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -14,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "echo_service.h"
 #include "kvstore/service/grpc_server.h"
+#include "tests/support/await.h"
+#include "tests/support/gate.h"
 
 namespace kvmesh {
 namespace {
@@ -174,12 +175,8 @@ TEST_F(TlsTest, RenewedFilesAreReadWithoutARestart) {
   std::filesystem::copy_file(certificates_->Path("other_ca.pem"), certificates_->Path("next.pem"));
   std::filesystem::rename(certificates_->Path("next.pem"), options.ca_file);
   absl::Status status;
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    status = Call(client, 5s).status();
-    if (status.ok()) break;
-    usleep(100'000);
-  }
-  EXPECT_TRUE(status.ok()) << status;
+  const auto accepted = [&] { return (status = Call(client, 5s).status()).ok(); };
+  EXPECT_TRUE(Await(kTestPatience, accepted)) << status;
 }
 
 TEST(TlsOptionsTest, AllThreeFilesOrInsecureAlone) {

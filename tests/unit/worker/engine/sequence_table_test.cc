@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/await.h"
 #include "tests/unit/worker/engine/sequence_world.h"
 
 namespace kvmesh {
@@ -182,7 +183,7 @@ TEST_F(SequenceTableTest, ClosingWaitsForTheCallThatUsesTheSequence) {
     closed = true;
   });
   // Gone for others at once, alive for the one who has it.
-  while (table_.open_sequences() > 0) std::this_thread::yield();
+  ASSERT_TRUE(Await(kTestPatience, [this] { return table_.open_sequences() == 0; }));
   EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id).status()));
   EXPECT_FALSE(closed);
   world_.AppendAll(**borrowed);

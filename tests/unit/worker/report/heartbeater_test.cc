@@ -64,7 +64,7 @@ TEST_F(HeartbeaterTest, GoOnWhileTheReportStreamStalls) {
   ASSERT_TRUE(coordinator_.Await([](const auto& s) { return s.live; }));
   Start();
   coordinator_.read_gate.Close();
-  for (int i = 0; i < 30'000; ++i) world_.store->AppendDigests();
+  AppendUntilBlocked(*world_.store, reporter_);
   const uint64_t answered = heartbeater_->counters().answered;
   ASSERT_TRUE(heartbeater_->WaitAnswered(answered + 20, kTestPatience));
   EXPECT_LT(reporter_.applied_sequence(), world_.store->events().last());
@@ -88,7 +88,7 @@ TEST_F(HeartbeaterTest, ComesBackWithTheCoordinator) {
   Start();
   ASSERT_TRUE(heartbeater_->WaitAnswered(1, kTestPatience));
   coordinator_.Stop();
-  while (heartbeater_->counters().failed == 0) std::this_thread::yield();
+  ASSERT_TRUE(Await(kTestPatience, [this] { return heartbeater_->counters().failed > 0; }));
   const uint64_t answered = heartbeater_->counters().answered;
   coordinator_.Restart(/*with_memory=*/false);
   EXPECT_TRUE(heartbeater_->WaitAnswered(answered + 2, kTestPatience));

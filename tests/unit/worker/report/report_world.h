@@ -13,6 +13,7 @@
 
 #include "kvstore/service/grpc_server.h"
 #include "kvstore/tiers/block_store.h"
+#include "tests/support/await.h"
 #include "tests/support/block_content.h"
 #include "tests/support/gate.h"
 #include "tests/support/memory_disk_tier.h"
@@ -82,6 +83,20 @@ inline void ExpectEqualSets(const BlockStore::Cut& cut, const SetReplay& model) 
     EXPECT_EQ(model.set(kind), expected) << "set " << static_cast<int>(kind);
     EXPECT_EQ(model.Digest(kind), cut.digests[static_cast<size_t>(kind)]);
   }
+}
+
+// Appends events, no more at once than the log keeps, until the reporter can send none: the coordinator must not read.
+inline void AppendUntilBlocked(BlockStore& store, const Reporter& reporter) {
+  constexpr int kRounds = 200;  // far more bytes than the connection's window and buffers hold
+  constexpr int kDigests = 500;
+  for (int round = 0; round < kRounds; ++round) {
+    const uint64_t before = store.events().last();
+    const uint64_t sent = reporter.counters().events_sent;
+    for (int i = 0; i < kDigests; ++i) store.AppendDigests();
+    const uint64_t target = sent + store.events().last() - before;
+    if (!Await(absl::Seconds(1), [&] { return reporter.counters().events_sent >= target; })) return;
+  }
+  ADD_FAILURE() << "a stream that nobody reads took " << reporter.counters().events_sent << " events";
 }
 
 // Answers what a test sets; a prefetch passes a gate first.

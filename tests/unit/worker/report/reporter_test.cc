@@ -325,7 +325,7 @@ TEST_F(ReporterTest, StopsPromptlyWhileIdle) {
 TEST_F(ReporterTest, StopsPromptlyWhileNobodyListens) {
   coordinator_.Stop();
   Start();
-  while (reporter_->counters().streams_failed == 0) std::this_thread::yield();
+  ASSERT_TRUE(Await(kTestPatience, [this] { return reporter_->counters().streams_failed > 0; }));
   StopPromptly();
 }
 
@@ -355,13 +355,8 @@ TEST_F(ReporterTest, StopsPromptlyWhileTheCoordinatorDoesNotRead) {
   Start();
   ExpectInStep();
   coordinator_.read_gate.Close();
-  // Far more than the connection's window holds.
-  for (int i = 0; i < 30'000; ++i) world_->store->AppendDigests();
-  uint64_t sent = 0;
-  while (reporter_->counters().events_sent != std::exchange(sent, reporter_->counters().events_sent) || sent == 0) {
-    world_->store->events().WaitAfter(UINT64_MAX, absl::Milliseconds(20));
-  }
-  EXPECT_LT(sent, world_->store->events().last());
+  AppendUntilBlocked(*world_->store, *reporter_);
+  EXPECT_LT(reporter_->counters().events_sent, world_->store->events().last());
   StopPromptly();
   coordinator_.read_gate.Open();
 }

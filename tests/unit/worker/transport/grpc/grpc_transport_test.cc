@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/support/await.h"
 #include "tests/support/gate.h"
 #include "tests/unit/worker/transport/grpc/fetch_world.h"
 
@@ -355,7 +356,7 @@ TEST_F(GrpcTransportTest, DestructorCancelsAndWaits) {
   const TransferId running = *transport_->Prepare(Request(listener.address()));
   transport_->Post(running);
   EXPECT_TRUE(transport_->Prepare(Request(listener.address())).ok());
-  while (gate.arrivals() == 0) std::this_thread::yield();
+  ASSERT_TRUE(Await(kTestPatience, [&] { return gate.arrivals() > 0; }));
   transport_.reset();
   targets_.Fill(kCanary);
   EXPECT_TRUE(targets_.AllEqual(kCanary));
