@@ -7,16 +7,19 @@
 
 namespace kvmesh {
 
+AppendHook::~AppendHook() {
+  if (log_ == nullptr) return;
+  MutexLock lock(log_->mu_);
+  log_->hooks_.erase(id_);
+}
+
 uint64_t EventLog::Append(StoreEvent event) {
-  uint64_t sequence;
-  {
-    MutexLock lock(mu_);
-    event.sequence = sequence = ++last_;
-    events_.push_back(std::move(event));
-    if (events_.size() > capacity_) events_.pop_front();
-  }
-  changed_.NotifyAll();
-  return sequence;
+  MutexLock lock(mu_);
+  event.sequence = ++last_;
+  events_.push_back(std::move(event));
+  if (events_.size() > capacity_) events_.pop_front();
+  for (const auto& [id, on_append] : hooks_) on_append();
+  return last_;
 }
 
 uint64_t EventLog::last() const {
@@ -38,23 +41,11 @@ absl::StatusOr<std::vector<StoreEvent>> EventLog::ReadAfter(uint64_t cursor, siz
   return out;
 }
 
-void EventLog::WaitAfter(uint64_t cursor, absl::Duration timeout) const {
+AppendHook EventLog::OnAppend(std::function<void()> on_append) {
   MutexLock lock(mu_);
-  const uint64_t wakes = wakes_;
-  const absl::Time deadline = absl::Now() + timeout;
-  while (last_ <= cursor && wakes_ == wakes) {
-    const absl::Duration left = deadline - absl::Now();
-    if (left <= absl::ZeroDuration()) return;
-    changed_.WaitFor(lock, left);
-  }
-}
-
-void EventLog::Wake() {
-  {
-    MutexLock lock(mu_);
-    ++wakes_;
-  }
-  changed_.NotifyAll();
+  const uint64_t id = next_hook_++;
+  hooks_.emplace(id, std::move(on_append));
+  return AppendHook(this, id);
 }
 
 }  // namespace kvmesh

@@ -6,9 +6,11 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <map>
+#include <utility>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "kvstore/base/mutex.h"
 #include "kvstore/block/set_digest.h"
 #include "kvstore/pool/prefix_map.h"
@@ -28,6 +30,24 @@ struct StoreEvent {
   SetDigest digest;            // kDigest
 };
 
+class EventLog;
+
+// A callback that runs with each append to a log, until this object is destroyed. Move-only; outlived by its log.
+class AppendHook {
+ public:
+  AppendHook(AppendHook&& other) noexcept : log_(std::exchange(other.log_, nullptr)), id_(other.id_) {}
+  AppendHook& operator=(AppendHook&&) = delete;
+  // Returns when the callback is not running and never will again.
+  ~AppendHook();
+
+ private:
+  friend class EventLog;
+  AppendHook(EventLog* log, uint64_t id) : log_(log), id_(id) {}
+
+  EventLog* log_;
+  uint64_t id_;
+};
+
 // Thread safe. Keeps the last `capacity` events; a reader that fell behind is told so and resyncs from a snapshot.
 class EventLog {
  public:
@@ -40,18 +60,20 @@ class EventLog {
 
   // Events after `cursor`, at most `limit`. OUT_OF_RANGE: some of them were dropped.
   absl::StatusOr<std::vector<StoreEvent>> ReadAfter(uint64_t cursor, size_t limit) const;
-  // Waits until an event after `cursor` exists, Wake is called, or `timeout` passed.
-  void WaitAfter(uint64_t cursor, absl::Duration timeout) const;
-  // Wakes all waiters once.
-  void Wake();
+  // Runs `on_append` with each later Append, after the event can be read. A reader that finds nothing after its cursor,
+  // and then waits for what the callback sets, misses none. The callback runs under the writer's locks: it must be
+  // quick, and call neither the log nor the store.
+  [[nodiscard]] AppendHook OnAppend(std::function<void()> on_append);
 
  private:
+  friend class AppendHook;
+
   const size_t capacity_;
   mutable Mutex mu_;
-  mutable CondVar changed_;
   std::deque<StoreEvent> events_ ABSL_GUARDED_BY(mu_);
   uint64_t last_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t wakes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<uint64_t, std::function<void()>> hooks_ ABSL_GUARDED_BY(mu_);
+  uint64_t next_hook_ ABSL_GUARDED_BY(mu_) = 1;
 };
 
 }  // namespace kvmesh

@@ -33,7 +33,7 @@ Reporter::Reporter(Options options)
     : options_(Checked(std::move(options))),
       feed_(*options_.store, options_.feed),
       backoff_(options_.backoff, *options_.random),
-      watcher_(options_.store->events(), [this] { NoteWork(); }),
+      hook_(options_.store->events().OnAppend([this] { NoteWork(); })),
       desk_(*options_.handler, *options_.executor, options_.max_commands, [this] { NoteWork(); }) {
   thread_ = std::thread([this] { Run(); });
 }
@@ -227,7 +227,6 @@ bool Reporter::SendBatch(ReportStream& stream, v1::ReportRequest& request) {
 }
 
 void Reporter::AwaitWork() {
-  watcher_.Arm(feed_.cursor());
   const SteadyClock::time_point end = After(feed_.UntilDigest());
   MutexLock lock(mu_);
   while (!over() && !resync_ && !work_ && SteadyClock::now() < end) changed_.WaitFor(lock, Until(end));
@@ -237,7 +236,7 @@ void Reporter::AwaitWork() {
 void Reporter::NoteWork() {
   {
     MutexLock lock(mu_);
-    work_ = true;
+    if (std::exchange(work_, true)) return;
   }
   changed_.NotifyAll();
 }

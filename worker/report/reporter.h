@@ -17,11 +17,11 @@
 #include "kvstore/base/mutex.h"
 #include "kvstore/base/random.h"
 #include "kvstore/tiers/block_store.h"
+#include "kvstore/tiers/event_log.h"
 #include "worker/report/backoff.h"
 #include "worker/report/command_desk.h"
 #include "worker/report/command_handler.h"
 #include "worker/report/event_feed.h"
-#include "worker/report/log_watcher.h"
 
 namespace kvmesh {
 
@@ -97,7 +97,7 @@ class Reporter {
   bool SendSnapshot(ReportStream& stream);
   // Waits for something to send, or the end of the stream.
   void AwaitWork();
-  // There may be a result or an event to send.
+  // There may be a result or an event to send. Called under the locks of the store.
   void NoteWork();
   bool over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || ended_; }
 
@@ -118,7 +118,7 @@ class Reporter {
   uint64_t applied_ ABSL_GUARDED_BY(mu_) = 0;
   Counters counters_ ABSL_GUARDED_BY(mu_);
 
-  LogWatcher watcher_;
+  AppendHook hook_;
   CommandDesk desk_;
   std::thread thread_;
 };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kvstore/tiers/block_store.h"
+#include "tests/support/log_waiter.h"
 #include "tests/unit/kvstore/tiers/store_world.h"
 
 namespace kvmesh {
@@ -159,6 +160,7 @@ TEST_P(BlockStoreStressTest, EveryPinnedByteIsRightAndNothingLeaks) {
     Tally tally;
     std::atomic<bool> done = false;
     SetReplay follower;
+    LogWaiter news(world.store->events());
     std::thread following([&] {
       SCOPED_TRACE(testing::Message() << "follower, seed " << seed);
       while (true) {
@@ -168,7 +170,7 @@ TEST_P(BlockStoreStressTest, EveryPinnedByteIsRightAndNothingLeaks) {
         for (const StoreEvent& event : *events) follower.Apply(event);
         if (!events->empty()) continue;
         if (last_round) return;
-        world.store->events().WaitAfter(follower.sequence(), kTestPatience);
+        ASSERT_TRUE(news.AwaitAfter(follower.sequence()));
       }
     });
     std::vector<std::thread> threads;

@@ -3,10 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "tests/support/await.h"
 #include "tests/support/gate.h"
+#include "tests/support/log_waiter.h"
 
 namespace kvmesh {
 namespace {
@@ -52,30 +56,50 @@ TEST(EventLogTest, ReaderThatFellBehindIsTold) {
   EXPECT_EQ(log.last(), 5u);
 }
 
-TEST(EventLogTest, WaitReturnsAtOnceWhenThereIsAnEvent) {
+TEST(EventLogTest, AHookRunsWithEachAppendWhileItLives) {
   EventLog log(3);
-  log.Append(Stored(1));
-  log.WaitAfter(0, absl::InfiniteDuration());
+  int first_runs = 0;
+  int second_runs = 0;
+  const AppendHook first = log.OnAppend([&] { ++first_runs; });
+  {
+    AppendHook second = log.OnAppend([&] { ++second_runs; });
+    log.Append(Stored(1));
+    const AppendHook moved = std::move(second);
+    log.Append(Stored(2));
+  }
+  log.Append(Stored(3));
+  EXPECT_EQ(first_runs, 3);
+  EXPECT_EQ(second_runs, 2);
 }
 
-TEST(EventLogTest, WaitEndsAtItsTimeout) {
+TEST(EventLogTest, AHookNeverRunsOnceItIsDestroyed) {
   EventLog log(3);
-  const absl::Time start = absl::Now();
-  log.WaitAfter(0, absl::Milliseconds(20));
-  EXPECT_GE(absl::Now() - start, absl::Milliseconds(19));
-  log.WaitAfter(0, -absl::Seconds(1));
+  std::atomic<bool> done = false;
+  std::thread writer([&] {
+    while (!done) log.Append(Stored(1));
+  });
+  for (int round = 0; round < 1000; ++round) {
+    auto target = std::make_unique<std::atomic<int>>(0);  // use after its end is an error to sanitizers
+    const AppendHook hook = log.OnAppend([&counter = *target] { ++counter; });
+    const uint64_t seen = log.last();
+    if (round % 100 == 0) {
+      EXPECT_TRUE(Await(kTestPatience, [&] { return log.last() > seen && *target > 0; }));
+    }
+  }
+  done = true;
+  writer.join();
 }
 
-TEST(EventLogTest, AppendEndsEveryWait) {
+TEST(EventLogTest, ReadersThatAHookWakesMissNothing) {
   EventLog log(100);
   constexpr uint8_t kEvents = 50;
   std::vector<std::thread> readers;
   std::vector<uint64_t> seen(3);
   for (uint64_t& cursor : seen) {
     readers.emplace_back([&log, &cursor] {
-      const absl::Time deadline = absl::Now() + kTestPatience;
-      while (cursor < kEvents && absl::Now() < deadline) {
-        log.WaitAfter(cursor, kTestPatience);
+      LogWaiter news(log);
+      while (cursor < kEvents) {
+        ASSERT_TRUE(news.AwaitAfter(cursor));
         const std::vector<StoreEvent> events = *log.ReadAfter(cursor, 7);
         for (const StoreEvent& event : events) {
           EXPECT_EQ(event.sequence, cursor + 1);
@@ -87,24 +111,6 @@ TEST(EventLogTest, AppendEndsEveryWait) {
   for (uint8_t i = 1; i <= kEvents; ++i) log.Append(Stored(i));
   for (std::thread& reader : readers) reader.join();
   for (const uint64_t cursor : seen) EXPECT_EQ(cursor, kEvents);
-}
-
-TEST(EventLogTest, WakeEndsAWaitWithoutAnEvent) {
-  EventLog log(3);
-  std::atomic<bool> ended = false;
-  std::thread waiter([&] {
-    log.WaitAfter(0, kTestPatience);
-    ended = true;
-  });
-  // A wake before the wait begins does not count, so it is repeated until it was seen.
-  const absl::Time start = absl::Now();
-  while (!ended) {
-    log.Wake();
-    std::this_thread::yield();
-  }
-  waiter.join();
-  EXPECT_LT(absl::Now() - start, kTestPatience);
-  EXPECT_EQ(log.last(), 0u);
 }
 
 }  // namespace
