@@ -201,16 +201,19 @@ BlockStore::Match BlockStore::Lookup(std::span<const BlockKey> keys, LossyFormat
   return match;
 }
 
-absl::StatusOr<PrivateBlock> BlockStore::Allocate() {
+absl::StatusOr<PrivateBlock> BlockStore::Allocate(absl::Time deadline) {
   MutexLock lock(mu_);
   if (PinBoundReached()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("pinned blocks: the limit of ", max_pinned_[static_cast<size_t>(Tier::kDevice)], " is reached"));
   }
   ++private_blocks_;
-  const std::optional<BlockId> block = AllocateDevice(lock);
+  const std::optional<BlockId> block = AllocateDevice(lock, deadline);
   if (!block) {
     --private_blocks_;
+    if (NoRoom(deadline) == MissReason::kDeadline) {
+      return absl::DeadlineExceededError("device pool: the deadline came before there was room");
+    }
     return absl::ResourceExhaustedError(absl::StrCat("device pool: all ", device_->capacity(), " blocks are in use"));
   }
   return PrivateBlock(this, *block);

@@ -116,12 +116,13 @@ class BlockStore {
     std::vector<Tier> found_in;                   // where each was
     MissReason stopped_by = MissReason::kAbsent;  // meaningful when pins.size() < keys.size()
   };
-  // Pins the longest run of leading keys on the device, promoting in chain order from host and disk until `deadline`.
-  // Marks them used. Copies found wrong are erased and counted.
+  // Pins the longest run of leading keys on the device, promoting in chain order from host and disk until `deadline`,
+  // which bounds the wait for room too. Marks them used. Copies found wrong are erased and counted.
   Acquired Acquire(std::span<const BlockKey> keys, LossyFormats accepted, absl::Time deadline);
 
-  // RESOURCE_EXHAUSTED: every slot is pinned, or the bound of pinned blocks is reached.
-  absl::StatusOr<PrivateBlock> Allocate();
+  // RESOURCE_EXHAUSTED: every slot is pinned, or the bound of pinned blocks is reached. DEADLINE_EXCEEDED: no slot was
+  // free, and `deadline` came before there was room.
+  absl::StatusOr<PrivateBlock> Allocate(absl::Time deadline = absl::InfiniteFuture());
 
   // Where new content stands.
   struct SealInfo {
@@ -240,19 +241,26 @@ class BlockStore {
   Step AcquireNext(MutexLock& lock, std::span<const BlockKey> keys, LossyFormats accepted, absl::Time deadline,
                    Acquired& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool WaitForTransit(MutexLock& lock, const BlockKey& key, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Step PromoteFromHost(MutexLock& lock, BlockNode* node, Acquired& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Step PromoteFromDisk(MutexLock& lock, std::span<const BlockKey> keys, LossyFormats accepted, Acquired& out)
+  Step PromoteFromHost(MutexLock& lock, BlockNode* node, absl::Time deadline, Acquired& out)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Step PromoteFromDisk(MutexLock& lock, std::span<const BlockKey> keys, LossyFormats accepted, absl::Time deadline,
+                       Acquired& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Why AllocateDevice gave nothing.
+  MissReason NoRoom(absl::Time deadline) const {
+    return clock_->Now() >= deadline ? MissReason::kDeadline : MissReason::kPoolFull;
+  }
   Step FinishPromotion(BlockCopy* source, BlockId slot, const absl::Status& status, Acquired& out)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Lose(BlockCopy* copy, MissReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Making room (block_store_evict.cc). Each may release and retake the lock.
-  std::optional<BlockId> AllocateDevice(MutexLock& lock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Begins no eviction and no wait at or after `deadline`.
+  std::optional<BlockId> AllocateDevice(MutexLock& lock, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<BlockId> AllocateHost(MutexLock& lock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool EvictDevice(MutexLock& lock, BlockCopy* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool EvictFromMemory(MutexLock& lock, BlockCopy* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The victim may come in use meanwhile, and stay.
+  void EvictDevice(MutexLock& lock, BlockCopy* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EvictFromMemory(MutexLock& lock, BlockCopy* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes the chain up to `node` to disk, roots first, as far as it goes.
   void WriteChainToDisk(MutexLock& lock, BlockNode* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // True when the disk holds the block afterwards.

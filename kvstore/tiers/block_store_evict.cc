@@ -1,4 +1,5 @@
 // Making room: device leaves go to the host, memory's leaves to disk (roots first), the disk's leaves away.
+#include <algorithm>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -18,15 +19,17 @@ constexpr int kDiskEvictions = 8;
 
 }  // namespace
 
-std::optional<BlockId> BlockStore::AllocateDevice(MutexLock& lock) {
+std::optional<BlockId> BlockStore::AllocateDevice(MutexLock& lock, absl::Time deadline) {
   const absl::Time give_up = absl::Now() + kRoomTimeout;
   for (int attempt = 0; attempt < kEvictionAttempts;) {
     if (const std::optional<BlockId> block = device_->Allocate()) return block;
+    const absl::Duration left = deadline - clock_->Now();
+    if (left <= absl::ZeroDuration()) return std::nullopt;
     if (BlockCopy* victim = map_.Victim(Tier::kDevice)) {
       EvictDevice(lock, victim);
       ++attempt;
     } else if (evictions_in_flight_ > 0 && absl::Now() < give_up) {
-      changed_.WaitFor(lock, kRoomWait);
+      changed_.WaitFor(lock, std::min(kRoomWait, left));
     } else {
       return std::nullopt;
     }
@@ -45,24 +48,27 @@ std::optional<BlockId> BlockStore::AllocateHost(MutexLock& lock) {
   return host_->Allocate();
 }
 
-bool BlockStore::EvictDevice(MutexLock& lock, BlockCopy* victim) {
+void BlockStore::EvictDevice(MutexLock& lock, BlockCopy* victim) {
   if (victim->node->copy(Tier::kHost) != nullptr) {  // nothing to move
     map_.Evict(victim);
     ++evictions_[static_cast<size_t>(Tier::kDevice)];
-    return true;
+    return;
   }
   map_.Guard(victim);
   ++evictions_in_flight_;
   std::optional<BlockId> host_slot;
   if (host_ != nullptr) host_slot = AllocateHost(lock);
-  const bool evicted = host_slot ? DemoteToHost(lock, victim, *host_slot) : EvictFromMemory(lock, victim);
+  if (host_slot) {
+    DemoteToHost(lock, victim, *host_slot);
+  } else {
+    EvictFromMemory(lock, victim);
+  }
   --evictions_in_flight_;
   changed_.NotifyAll();
-  return evicted;
 }
 
 // REQUIRES: the caller guards `victim`, and passes that guard on.
-bool BlockStore::DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_slot) {
+void BlockStore::DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_slot) {
   absl::Status status;
   {
     MutexUnlock unlocked(mu_, lock);
@@ -79,25 +85,23 @@ bool BlockStore::DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_s
   if (!still_leaf || !map_.Add(victim->header, node->index, Tier::kHost, host_slot.value()).ok()) {
     host_->Free(host_slot);
     map_.Unguard(victim);
-    return false;
+    return;
   }
   map_.Unguard(victim);
   map_.Evict(victim);
   ++evictions_[static_cast<size_t>(Tier::kDevice)];
   demoted_bytes_[static_cast<size_t>(Tier::kHost)] += block_bytes_;
-  return true;
 }
 
 // REQUIRES: as DemoteToHost.
-bool BlockStore::EvictFromMemory(MutexLock& lock, BlockCopy* victim) {
+void BlockStore::EvictFromMemory(MutexLock& lock, BlockCopy* victim) {
   if (disk_ != nullptr && victim->node != nullptr) WriteChainToDisk(lock, victim->node);
   const Tier tier = victim->tier;
   const bool attached = victim->node != nullptr;
   map_.Unguard(victim);
-  if (!attached || !map_.CanEvict(*victim)) return false;
+  if (!attached || !map_.CanEvict(*victim)) return;
   map_.Evict(victim);
   ++evictions_[static_cast<size_t>(tier)];
-  return true;
 }
 
 void BlockStore::WriteChainToDisk(MutexLock& lock, BlockNode* node) {

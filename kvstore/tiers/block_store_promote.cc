@@ -57,8 +57,8 @@ BlockStore::Step BlockStore::AcquireNext(MutexLock& lock, std::span<const BlockK
   if (in_transit_.contains(node->key)) {
     return WaitForTransit(lock, keys[next], deadline) ? Step::kMore : stop(MissReason::kDeadline);
   }
-  if (node->copy(Tier::kHost) != nullptr) return PromoteFromHost(lock, node, out);
-  return PromoteFromDisk(lock, keys.subspan(next), accepted, out);
+  if (node->copy(Tier::kHost) != nullptr) return PromoteFromHost(lock, node, deadline, out);
+  return PromoteFromDisk(lock, keys.subspan(next), accepted, deadline, out);
 }
 
 bool BlockStore::WaitForTransit(MutexLock& lock, const BlockKey& key, absl::Time deadline) {
@@ -70,13 +70,13 @@ bool BlockStore::WaitForTransit(MutexLock& lock, const BlockKey& key, absl::Time
   return true;
 }
 
-BlockStore::Step BlockStore::PromoteFromHost(MutexLock& lock, BlockNode* node, Acquired& out) {
+BlockStore::Step BlockStore::PromoteFromHost(MutexLock& lock, BlockNode* node, absl::Time deadline, Acquired& out) {
   const BlockKey key = node->key;
   BlockCopy* source = node->copy(Tier::kHost);
   map_.Guard(source);
   in_transit_.insert(key);
   ++private_blocks_;  // until the copy is published, so that the bound counts it
-  const std::optional<BlockId> slot = AllocateDevice(lock);
+  const std::optional<BlockId> slot = AllocateDevice(lock, deadline);
   absl::Status status;
   if (slot) {
     MutexUnlock unlocked(mu_, lock);
@@ -89,14 +89,14 @@ BlockStore::Step BlockStore::PromoteFromHost(MutexLock& lock, BlockNode* node, A
   changed_.NotifyAll();
   if (!slot) {
     map_.Unguard(source);
-    out.stopped_by = MissReason::kPoolFull;
+    out.stopped_by = NoRoom(deadline);
     return Step::kStop;
   }
   return FinishPromotion(source, *slot, status, out);
 }
 
 BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const BlockKey> keys, LossyFormats accepted,
-                                             Acquired& out) {
+                                             absl::Time deadline, Acquired& out) {
   struct Load {
     BlockCopy* source;
     BlockId slot;
@@ -110,7 +110,7 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
     map_.Guard(source);
     in_transit_.insert(key);
     ++private_blocks_;  // as in PromoteFromHost
-    const std::optional<BlockId> slot = AllocateDevice(lock);
+    const std::optional<BlockId> slot = AllocateDevice(lock, deadline);
     if (!slot) {
       --private_blocks_;
       in_transit_.erase(key);
@@ -121,7 +121,7 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
     loads.push_back({source, *slot});
   }
   if (loads.empty()) {
-    out.stopped_by = MissReason::kPoolFull;
+    out.stopped_by = NoRoom(deadline);
     return Step::kStop;
   }
 

@@ -46,7 +46,7 @@ PeerFetcher::Result PeerFetcher::Fetch(const RootKey& root, const BlockKey& pare
   Result result;
   std::vector<PrivateBlock> targets;
   while (targets.size() < keys.size()) {
-    absl::StatusOr<PrivateBlock> target = store_.Allocate();
+    absl::StatusOr<PrivateBlock> target = store_.Allocate(deadline);
     if (!target.ok()) {
       result.status = target.status();
       break;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvstore/tiers/block_store.h"
+#include "tests/support/await.h"
 #include "tests/unit/kvstore/tiers/store_world.h"
 
 namespace kvmesh {
@@ -200,6 +201,34 @@ TEST(BlockStorePromoteTest, PromotionsInFlightCountAgainstThePinBound) {
   EXPECT_EQ(world.store->GetBooks().pinned_blocks, 2u);
   EXPECT_EQ(world.store->GetBooks().private_blocks, 0u);
   found.clear();
+  world.ExpectBalanced();
+}
+
+// A device of two blocks, both of one chain: its leaf is on the way to a disk that stalls, its parent can't go before.
+TEST(BlockStorePromoteTest, ItsDeadlineEndsALoadsWaitForRoomThatAnotherMakes) {
+  StoreWorld world({.device_slots = 2, .disk_blocks = 100, .max_pinned_fraction = 1});
+  const std::vector<BlockKey> keys = TestChain(kRoot, 1, 1);
+  PutOnDisk(world, keys);
+  world.SealChain(kOther, TestChain(kOther, 1, 2));
+  world.disk->write_gate.Close();
+  std::thread making_room([&] { EXPECT_TRUE(world.store->Allocate().ok()); });
+  EXPECT_TRUE(world.disk->write_gate.AwaitWaiting(1));
+
+  const absl::Time deadline = world.clock.Now() + absl::Seconds(5);
+  BlockStore::Acquired found;
+  std::thread loading([&] { found = world.store->Acquire(keys, LossyFormats(), deadline); });
+  EXPECT_TRUE(Await(kTestPatience, [&] { return world.store->GetBooks().private_blocks == 2; }));
+  world.clock.AdvanceTo(deadline);
+  loading.join();
+  EXPECT_TRUE(found.pins.empty());
+  EXPECT_EQ(found.stopped_by, MissReason::kDeadline);
+  EXPECT_EQ(world.Misses(MissReason::kDeadline), 1u);
+  EXPECT_EQ(world.Misses(MissReason::kPoolFull), 0u);
+  EXPECT_EQ(world.store->Allocate(deadline).status().code(), absl::StatusCode::kDeadlineExceeded);
+
+  world.disk->write_gate.Open();
+  making_room.join();
+  EXPECT_EQ(world.Acquire(keys).pins.size(), 1u);
   world.ExpectBalanced();
 }
 
