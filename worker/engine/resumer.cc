@@ -22,8 +22,14 @@ HitTokensBySource ResumeResult::TokensBySource(uint32_t block_tokens) const {
   return tokens;
 }
 
-Resumer::Resumer(BlockStore& store, PeerFetcher& fetcher, const Clock& clock, EngineObserver& observer)
-    : store_(store), fetcher_(fetcher), clock_(clock), observer_(observer), fetching_(clock), computing_(clock) {}
+Resumer::Resumer(BlockStore& store, PeerFetcher& fetcher, const Clock& clock, EngineObserver& observer,
+                 absl::Duration max_claim_idle)
+    : store_(store),
+      fetcher_(fetcher),
+      clock_(clock),
+      observer_(observer),
+      fetching_(clock),
+      computing_(clock, max_claim_idle) {}
 
 ResumeResult Resumer::Resume(const ResumeRequest& request) {
   const absl::Time start = clock_.Now();

@@ -35,7 +35,9 @@ struct ResumeResult {
 // Thread safe. Never fails: what can't be had is left to compute, and counted by reason.
 class Resumer {
  public:
-  Resumer(BlockStore& store, PeerFetcher& fetcher, const Clock& clock, EngineObserver& observer);
+  // `max_claim_idle`: a caller that has sealed none of the blocks it is to compute for this long holds up no sibling.
+  Resumer(BlockStore& store, PeerFetcher& fetcher, const Clock& clock, EngineObserver& observer,
+          absl::Duration max_claim_idle);
 
   ResumeResult Resume(const ResumeRequest& request);
 

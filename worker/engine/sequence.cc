@@ -65,9 +65,13 @@ absl::StatusOr<std::vector<int64_t>> Sequence::PrepareSlots(uint64_t start, uint
     return absl::InvalidArgumentError(
         absl::StrCat("start_position: ", start, " leaves a gap after position ", written));
   }
+  const size_t entries_before = entries_.size();
   while (entries_.size() * uint64_t{block_tokens_} < end) {
     absl::StatusOr<PrivateBlock> block = store_.Allocate();
-    if (!block.ok()) return block.status();
+    if (!block.ok()) {
+      entries_.resize(entries_before);
+      return block.status();
+    }
     entries_.push_back({{}, *std::move(block)});
   }
   const uint64_t ready_until = ready();

@@ -27,7 +27,6 @@ class Sequence {
 
   const std::vector<uint32_t>& tokens() const { return tokens_; }
   const RootKey& root() const { return root_; }
-  bool publishes() const { return publish_; }
   // Positions whose K/V is complete.
   uint64_t ready() const;
   uint64_t written(int32_t layer) const { return written_[static_cast<size_t>(layer)]; }
@@ -41,7 +40,7 @@ class Sequence {
 
   // Slots to write for [start, start + count), -1 for positions that are ready already. Allocates blocks as needed.
   // INVALID_ARGUMENT: start leaves a gap after what one of the layers has, or the end is beyond the known tokens.
-  // RESOURCE_EXHAUSTED: as BlockStore::Allocate.
+  // RESOURCE_EXHAUSTED: as BlockStore::Allocate; what was allocated for this call is given back.
   absl::StatusOr<std::vector<int64_t>> PrepareSlots(uint64_t start, uint64_t count, int32_t first_layer,
                                                     int32_t layers);
   absl::StatusOr<std::vector<int64_t>> PrepareSlots(uint64_t start, uint64_t count) {

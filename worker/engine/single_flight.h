@@ -3,10 +3,11 @@
 #define KVMESH_WORKER_ENGINE_SINGLE_FLIGHT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <span>
 
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "kvstore/base/clock.h"
 #include "kvstore/base/mutex.h"
@@ -14,10 +15,12 @@
 
 namespace kvmesh {
 
-// Thread safe. A claim is a promise to produce the block or to let go; waiting holds no claim, so waits cannot cycle.
+// Thread safe. A claim is a promise to produce the block or to let go; waiting holds no claim, so waits cannot cycle. A
+// claim that has let go of no key for `max_idle` is stale: nobody waits for its keys, and others may claim them.
 class SingleFlight {
  public:
-  // Holds keys, in chain order, until they are finished or the claim dies. Move-only; outlived by its SingleFlight.
+  // Holds keys, in chain order, until they are finished, the claim dies, or another takes them over from a stale one.
+  // Move-only; outlived by its SingleFlight.
   class Claim {
    public:
     Claim() = default;
@@ -25,32 +28,46 @@ class SingleFlight {
     Claim& operator=(Claim&& other) noexcept;
     ~Claim() { Reset(); }
     void Reset();
-    // Lets go of the leading keys up to and including `key`; nothing when it is not held.
+    // Lets go of the leading keys up to and including `key`; nothing when it is not among them.
     void FinishThrough(const BlockKey& key);
+    // Keys claimed and not let go of, those that were taken over included.
     size_t size() const { return keys_.size(); }
 
    private:
     friend class SingleFlight;
     SingleFlight* owner_ = nullptr;
+    uint64_t id_ = 0;
     std::deque<BlockKey> keys_;
   };
 
-  explicit SingleFlight(const Clock& clock) : clock_(clock) {}
+  explicit SingleFlight(const Clock& clock, absl::Duration max_idle = absl::InfiniteDuration())
+      : clock_(clock), max_idle_(max_idle) {}
 
-  // Claims the leading keys that nobody holds, possibly none.
+  // Claims the leading keys that nobody holds, or a stale claim does; possibly none.
   Claim ClaimLeading(std::span<const BlockKey> keys);
-  bool IsClaimed(const BlockKey& key) const;
-  // Waits until nobody holds `key`. False: the deadline came first.
+  // Waits until nobody holds `key`, or a stale claim does. False: the deadline came first.
   bool Wait(const BlockKey& key, absl::Time deadline) const;
   size_t claimed() const;
 
  private:
-  void Release(std::span<const BlockKey> keys);
+  struct Holder {
+    size_t keys = 0;       // that it holds
+    absl::Time last_sign;  // when it was made, or let go of a key
+  };
+
+  // Lets go of those of the keys that the claim still holds.
+  void Release(uint64_t claim, std::span<const BlockKey> keys);
+  // When the claim that holds `key` becomes stale; the infinite past when none holds it.
+  absl::Time StaleAt(const BlockKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Drop(const BlockKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Clock& clock_;
+  const absl::Duration max_idle_;
   mutable Mutex mu_;
   mutable CondVar released_;
-  absl::flat_hash_set<BlockKey> claimed_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<BlockKey, uint64_t> claimed_ ABSL_GUARDED_BY(mu_);  // to claims
+  absl::flat_hash_map<uint64_t, Holder> holders_ ABSL_GUARDED_BY(mu_);
+  uint64_t next_claim_ ABSL_GUARDED_BY(mu_) = 1;
 };
 
 }  // namespace kvmesh

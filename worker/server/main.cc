@@ -27,6 +27,7 @@ struct Flags {
   int32_t head_dim = 0;
   uint64_t slow_ms = 1000;
   uint64_t sibling_wait_ms = 10000;
+  uint64_t claim_idle_ms = 5000;
   uint64_t drain_ms = 10000;
 };
 
@@ -57,6 +58,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--max-pinned-fraction", o.max_pinned_fraction, "Share of the device pool that may be pinned");
   app.add_option("--max-sequences", o.sequences.max_sequences, "Open sequences at most");
   app.add_option("--sibling-wait-ms", flags.sibling_wait_ms, "Longest wait for a sibling that computes the same block");
+  app.add_option("--claim-idle-ms", flags.claim_idle_ms,
+                 "Siblings stop waiting for a sequence that seals nothing for it");
   app.add_option("--slow-ms", flags.slow_ms, "Calls at least this long are logged");
   app.add_option("--drain-ms", flags.drain_ms, "Time that running calls have to end after SIGTERM");
 }
@@ -81,6 +84,7 @@ absl::Status Complete(Flags& flags) {
   }
   o.slow_call = absl::Milliseconds(flags.slow_ms);
   o.sibling_wait = absl::Milliseconds(flags.sibling_wait_ms);
+  o.claim_idle = absl::Milliseconds(flags.claim_idle_ms);
   return ValidateWorkerOptions(o);
 }
 

@@ -84,7 +84,7 @@ void WorkerCore::MakeEngine(std::vector<std::unique_ptr<Transport>> transports) 
   for (const auto& transport : transports_) in_order.push_back(transport.get());
   const Clock& clock = *options_.clock;
   fetcher_ = std::make_unique<PeerFetcher>(*store_, std::move(in_order), clock, worker_metrics_);
-  resumer_ = std::make_unique<Resumer>(*store_, *fetcher_, clock, worker_metrics_);
+  resumer_ = std::make_unique<Resumer>(*store_, *fetcher_, clock, worker_metrics_, options_.claim_idle);
   sequences_ = std::make_unique<SequenceTable>(options_.sequences, clock);
   pins_ = std::make_unique<NamedPins>(clock);
   if (model_ != nullptr) {

@@ -43,6 +43,7 @@ struct WorkerOptions {
 
   SequenceTable::Options sequences;
   absl::Duration sibling_wait = absl::Seconds(10);
+  absl::Duration claim_idle = absl::Seconds(5);
   absl::Duration slow_call = absl::Seconds(1);
   // Rates told to the coordinator until measured ones exist.
   double prefill_tokens_per_second = 5000;

@@ -68,10 +68,12 @@ class RecordingObserver : public EngineObserver {
 
 class EngineWorld : public StoreWorld {
  public:
+  static constexpr absl::Duration kMaxClaimIdle = absl::Seconds(5);
+
   explicit EngineWorld(const StoreShape& shape)
       : StoreWorld(shape),
         fetcher(std::make_unique<PeerFetcher>(*store, std::vector<Transport*>{&transport}, clock, observer)),
-        resumer(*store, *fetcher, clock, observer) {}
+        resumer(*store, *fetcher, clock, observer, kMaxClaimIdle) {}
 
   // Blocks [first, first + count) of a chain as a good peer sends them.
   std::vector<FakeTransport::SentBlock> Blocks(const RootKey& root, std::span<const BlockKey> keys, uint32_t first,

@@ -189,6 +189,21 @@ TEST_F(ResumerTest, ASiblingThatGivesUpHandsTheRestOn) {
   EXPECT_EQ(computed_, kBlocks);
 }
 
+// A sequence is opened and nothing comes of it: one sibling computes in its place, and the others wait for that one.
+TEST_F(ResumerTest, AnIdleSiblingHoldsUpNobodyForLong) {
+  const ResumeResult idle = Resume(keys_);
+  ASSERT_EQ(idle.to_compute.size(), kBlocks);
+  EXPECT_EQ(Resume(keys_).to_compute.size(), 0u);
+  world_.clock.AdvanceTo(world_.clock.Now() + EngineWorld::kMaxClaimIdle);
+  ResumeResult second = Resume(keys_, {}, absl::Hours(1));
+  EXPECT_EQ(second.pins.size(), 0u);
+  ASSERT_EQ(second.to_compute.size(), kBlocks);
+  std::thread third([this] { EXPECT_EQ(Resume(keys_, {}, absl::Hours(1)).pins.size(), kBlocks); });
+  Compute(second, keys_);
+  third.join();
+  EXPECT_EQ(computed_, kBlocks);
+}
+
 // Eight prompts with one prefix and ends of their own: the prefix is computed once.
 TEST_F(ResumerTest, SimultaneousSiblingsComputeTheSharedPrefixOnce) {
   constexpr int kSiblings = 8;

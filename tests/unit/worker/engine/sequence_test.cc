@@ -169,6 +169,24 @@ TEST_F(SequenceTest, TruncationWithoutRoomForTheCopyChangesNothing) {
   EXPECT_TRUE(world.HoldsItsTokens(*sequence));
 }
 
+TEST_F(SequenceTest, SlotsWithoutRoomForAllOfThemLeaveTheRoomToOthers) {
+  SequenceWorld world({.device_slots = 4, .max_pinned_fraction = 1.0});
+  std::unique_ptr<Sequence> sequence = world.NewSequence(TokensFrom(0, 80));
+  world.Append(*sequence, 0, 20);
+  const std::vector<uint32_t> table = sequence->block_table();
+  EXPECT_TRUE(absl::IsResourceExhausted(sequence->PrepareSlots(20, 60).status()));
+  EXPECT_EQ(sequence->block_table(), table);
+  EXPECT_EQ(world.store->GetBooks().private_blocks, 1u);
+  EXPECT_EQ(sequence->ready(), 20u);
+  std::unique_ptr<Sequence> other = world.NewSequence(TokensFrom(500, 32));
+  world.AppendAll(*other);
+  other.reset();
+  world.Append(*sequence, 20, 44);
+  EXPECT_TRUE(world.HoldsItsTokens(*sequence));
+  sequence.reset();
+  world.ExpectBalanced();
+}
+
 TEST_F(SequenceTest, AForkWithoutRoomForTheTailIsRefusedAndLeavesNothing) {
   SequenceWorld world({.device_slots = 3, .max_pinned_fraction = 1.0});
   std::unique_ptr<Sequence> sequence = world.NewSequence(TokensFrom(0, 40));
@@ -185,14 +203,15 @@ TEST_F(SequenceTest, GoesOnPrivatelyWhenItsPrefixIsErasedUnderIt) {
   EXPECT_EQ(world_.store->EraseIdentity(world_.root), 2u);
   ASSERT_TRUE(sequence->Extend(TokensFrom(40, 24)).ok());
   world_.AppendAll(*sequence);
-  EXPECT_FALSE(sequence->publishes());
   EXPECT_EQ(sequence->ready(), 64u);
   EXPECT_TRUE(world_.HoldsItsTokens(*sequence));
   EXPECT_EQ(world_.Lookup(sequence->keys())[0], 0u);
   absl::StatusOr<std::unique_ptr<Sequence>> fork = sequence->Fork();
   ASSERT_TRUE(fork.ok());
   EXPECT_TRUE(world_.HoldsItsTokens(**fork));
-  EXPECT_FALSE((*fork)->publishes());
+  ASSERT_TRUE((*fork)->Extend(TokensFrom(64, 32)).ok());
+  world_.AppendAll(**fork);
+  EXPECT_EQ(world_.Lookup((*fork)->keys())[0], 0u) << "nor does its fork publish";
   sequence.reset();
   fork->reset();
   world_.ExpectBalanced();
@@ -231,8 +250,8 @@ TEST_F(SequenceTest, AClaimEndsBlockByBlockAndWithTheSequence) {
   resumed.to_compute = flight.ClaimLeading(keys);
   sequence->Adopt(std::move(resumed));
   world_.Append(*sequence, 0, 20);
-  EXPECT_FALSE(flight.IsClaimed(keys[0]));
-  EXPECT_TRUE(flight.IsClaimed(keys[1]));
+  EXPECT_TRUE(flight.Wait(keys[0], absl::InfinitePast()));
+  EXPECT_FALSE(flight.Wait(keys[1], absl::InfinitePast()));
   ASSERT_TRUE(sequence->Truncate(18).ok());
   EXPECT_EQ(flight.claimed(), 0u);
 

@@ -20,6 +20,7 @@ class SingleFlightTest : public testing::Test {
   const std::vector<BlockKey> keys_ = TestChain(TestRoot(1), 1, 8);
   ManualClock clock_{absl::FromUnixSeconds(1'700'000'000)};
   SingleFlight flight_{clock_};
+  bool Free(size_t i) const { return flight_.Wait(keys_[i], absl::InfinitePast()); }
 };
 
 TEST_F(SingleFlightTest, ClaimsTheLeadingKeysThatNobodyHolds) {
@@ -36,9 +37,9 @@ TEST_F(SingleFlightTest, FinishLetsGoOfKeysUpToTheOneNamed) {
   SingleFlight::Claim claim = flight_.ClaimLeading(keys_);
   claim.FinishThrough(keys_[2]);
   EXPECT_EQ(claim.size(), 5u);
-  EXPECT_FALSE(flight_.IsClaimed(keys_[0]));
-  EXPECT_FALSE(flight_.IsClaimed(keys_[2]));
-  EXPECT_TRUE(flight_.IsClaimed(keys_[3]));
+  EXPECT_TRUE(Free(0));
+  EXPECT_TRUE(Free(2));
+  EXPECT_FALSE(Free(3));
   claim.FinishThrough(keys_[0]);  // not held any more
   EXPECT_EQ(claim.size(), 5u);
   EXPECT_EQ(flight_.claimed(), 5u);
@@ -57,7 +58,7 @@ TEST_F(SingleFlightTest, AClaimLetsGoWhenItDiesIsResetOrReplaced) {
 
   moved = flight_.ClaimLeading(std::span(keys_).subspan(6));
   EXPECT_EQ(flight_.claimed(), 2u);
-  EXPECT_TRUE(flight_.IsClaimed(keys_[7]));
+  EXPECT_FALSE(Free(7));
   moved.Reset();
   moved.Reset();
   EXPECT_EQ(flight_.claimed(), 0u);
@@ -83,6 +84,56 @@ TEST_F(SingleFlightTest, WaitersGoOnWhenTheirKeyIsFinished) {
   claim.Reset();
   for (size_t i = 4; i < 8; ++i) waiters[i].join();
   for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(done[i]) << i;
+}
+
+TEST_F(SingleFlightTest, AnIdleClaimIsTakenOver) {
+  const absl::Duration idle = absl::Seconds(5);
+  SingleFlight flight(clock_, idle);
+  SingleFlight::Claim first = flight.ClaimLeading(keys_);
+  clock_.AdvanceTo(clock_.Now() + idle - absl::Milliseconds(1));
+  EXPECT_EQ(flight.ClaimLeading(keys_).size(), 0u);
+  EXPECT_FALSE(flight.Wait(keys_[0], clock_.Now()));
+  clock_.AdvanceTo(clock_.Now() + absl::Milliseconds(1));
+  EXPECT_TRUE(flight.Wait(keys_[0], clock_.Now()));
+  SingleFlight::Claim second = flight.ClaimLeading(std::span(keys_).first(6));
+  EXPECT_EQ(second.size(), 6u);
+  EXPECT_EQ(flight.claimed(), 8u);
+
+  // The first can't let go of what is the second's now; that it goes on renews what is left to it.
+  first.FinishThrough(keys_[3]);
+  EXPECT_FALSE(flight.Wait(keys_[6], clock_.Now()));
+  EXPECT_FALSE(flight.Wait(keys_[0], clock_.Now()));
+  EXPECT_FALSE(flight.Wait(keys_[5], clock_.Now()));
+  first.Reset();
+  EXPECT_EQ(flight.claimed(), 6u);
+  second.FinishThrough(keys_[4]);
+  EXPECT_TRUE(flight.Wait(keys_[4], clock_.Now()));
+  EXPECT_FALSE(flight.Wait(keys_[5], clock_.Now()));
+  second.Reset();
+  EXPECT_EQ(flight.claimed(), 0u);
+}
+
+TEST_F(SingleFlightTest, AClaimThatGoesOnIsKeptHoweverOldItIs) {
+  SingleFlight flight(clock_, absl::Seconds(5));
+  SingleFlight::Claim claim = flight.ClaimLeading(keys_);
+  for (size_t i = 0; i + 1 < keys_.size(); ++i) {
+    clock_.AdvanceTo(clock_.Now() + absl::Seconds(4));
+    claim.FinishThrough(keys_[i]);
+    EXPECT_EQ(flight.ClaimLeading(std::span(keys_).subspan(i + 1)).size(), 0u);
+  }
+}
+
+TEST_F(SingleFlightTest, AWaitEndsWhenTheClaimBecomesIdle) {
+  SingleFlight flight(clock_, absl::Milliseconds(20));
+  const SingleFlight::Claim claim = flight.ClaimLeading(keys_);
+  std::atomic<bool> over = false;
+  std::thread waiter([&] {
+    EXPECT_TRUE(flight.Wait(keys_[0], absl::InfiniteFuture()));
+    over = true;
+  });
+  EXPECT_FALSE(over);
+  clock_.AdvanceTo(clock_.Now() + absl::Milliseconds(20));
+  waiter.join();
 }
 
 // Threads that want overlapping runs, each waiting with nothing in hand: no key has two holders and all come to an end.
