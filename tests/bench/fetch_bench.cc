@@ -23,6 +23,7 @@
 #include "tests/bench/bench_cluster.h"
 #include "tests/bench/bench_support.h"
 #include "tests/bench/grpc_probes.h"
+#include "worker/transport/grpc/block_stream_service.h"
 #include "worker/transport/grpc/fetch_server.h"
 #include "worker/transport/grpc/grpc_transport.h"
 
@@ -43,12 +44,12 @@ const std::array<BlockSize, 2> kSizes = {{
 }};
 
 // Worker.FetchBlocks as the worker serves it.
-class FetchService final : public v1::Worker::Service {
+class FetchService final : public BlockStreamService {
  public:
   explicit FetchService(FetchServer& server) : server_(server) {}
-  grpc::Status FetchBlocks(grpc::ServerContext* context, const v1::FetchBlocksRequest* request,
-                           grpc::ServerWriter<v1::BlockPiece>* writer) override {
-    return ToGrpcStatus(server_.Serve(*context, *request, *writer));
+  grpc::Status StreamFetchBlocks(grpc::ServerContext& context, const v1::FetchBlocksRequest& request,
+                                 const PieceWriter& write) override {
+    return ToGrpcStatus(server_.Serve(context, request, write));
   }
 
  private:

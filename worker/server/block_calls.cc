@@ -129,14 +129,14 @@ absl::Status WorkerService::Put(grpc::ServerContext& context, grpc::ServerReader
   return status;
 }
 
-grpc::Status WorkerService::GetBlocks(grpc::ServerContext* context, const v1::GetBlocksRequest* request,
-                                      grpc::ServerWriter<v1::BlockPiece>* writer) {
-  SlowCallLog call("worker", "GetBlocks", *context, core_.options().slow_call);
-  return call.Finish(Get(*context, *request, *writer));
+grpc::Status WorkerService::StreamGetBlocks(grpc::ServerContext& context, const v1::GetBlocksRequest& request,
+                                            const PieceWriter& write) {
+  SlowCallLog call("worker", "GetBlocks", context, core_.options().slow_call);
+  return call.Finish(Get(context, request, write));
 }
 
 absl::Status WorkerService::Get(grpc::ServerContext& context, const v1::GetBlocksRequest& request,
-                                grpc::ServerWriter<v1::BlockPiece>& writer) {
+                                const PieceWriter& write) {
   KVMESH_RETURN_IF_ERROR(CheckTokenCount(static_cast<uint64_t>(request.tokens_size()), "tokens"));
   const absl::StatusOr<RootKey> root = RootFor(context, request.identity());
   if (!root.ok()) return root.status();
@@ -154,21 +154,20 @@ absl::Status WorkerService::Get(grpc::ServerContext& context, const v1::GetBlock
                                                  .sibling_deadline = absl::InfinitePast()});
   resumed.to_compute.Reset();
   std::vector<std::byte> buffer(static_cast<size_t>(core_.store().device().layout().block_bytes));
-  v1::BlockPiece scratch;
   for (size_t i = request.first_block(); i < resumed.pins.size(); ++i) {
     KVMESH_RETURN_IF_ERROR(core_.store().Read(resumed.pins[i], buffer));
-    const bool written = WriteBlock(resumed.pins[i].header(), buffer, kMaxPieceBytes, scratch,
-                                    [&writer](const v1::BlockPiece& piece) { return writer.Write(piece); });
-    if (!written) return absl::CancelledError("GetBlocks: the caller went away");
+    if (!WriteBlock(resumed.pins[i].header(), buffer, piece_buffers_, write)) {
+      return absl::CancelledError("GetBlocks: the caller went away");
+    }
     resumed.pins[i].Reset();
   }
   return absl::OkStatus();
 }
 
-grpc::Status WorkerService::FetchBlocks(grpc::ServerContext* context, const v1::FetchBlocksRequest* request,
-                                        grpc::ServerWriter<v1::BlockPiece>* writer) {
-  SlowCallLog call("worker", "FetchBlocks", *context, core_.options().slow_call);
-  return call.Finish(fetch_server_.Serve(*context, *request, *writer));
+grpc::Status WorkerService::StreamFetchBlocks(grpc::ServerContext& context, const v1::FetchBlocksRequest& request,
+                                              const PieceWriter& write) {
+  SlowCallLog call("worker", "FetchBlocks", context, core_.options().slow_call);
+  return call.Finish(fetch_server_.Serve(context, request, write));
 }
 
 }  // namespace kvmesh

@@ -2,21 +2,26 @@
 #ifndef KVMESH_WORKER_SERVER_WORKER_SERVICE_H_
 #define KVMESH_WORKER_SERVER_WORKER_SERVICE_H_
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "kvmesh/v1/worker.grpc.pb.h"
 #include "worker/server/stream_calls.h"
 #include "worker/server/worker_core.h"
+#include "worker/transport/grpc/block_stream_service.h"
 #include "worker/transport/grpc/fetch_server.h"
 
 namespace kvmesh {
 
 // Thread safe. Handlers block; the server gives each a thread.
-class WorkerService : public v1::Worker::Service {
+class WorkerService final : public BlockStreamService {
  public:
   // Neither is owned.
-  WorkerService(WorkerCore& core, FetchServer& fetch_server) : core_(core), fetch_server_(fetch_server) {}
+  WorkerService(WorkerCore& core, FetchServer& fetch_server)
+      : core_(core),
+        fetch_server_(fetch_server),
+        piece_buffers_(std::min(kMaxPieceBytes, static_cast<size_t>(core.store().device().layout().block_bytes))) {}
 
   StreamCalls& calls() { return calls_; }
 
@@ -44,10 +49,10 @@ class WorkerService : public v1::Worker::Service {
   // Whole blocks (block_calls.cc).
   grpc::Status PutBlocks(grpc::ServerContext* context, grpc::ServerReader<v1::PutBlocksRequest>* reader,
                          v1::PutBlocksResponse* response) override;
-  grpc::Status GetBlocks(grpc::ServerContext* context, const v1::GetBlocksRequest* request,
-                         grpc::ServerWriter<v1::BlockPiece>* writer) override;
-  grpc::Status FetchBlocks(grpc::ServerContext* context, const v1::FetchBlocksRequest* request,
-                           grpc::ServerWriter<v1::BlockPiece>* writer) override;
+  grpc::Status StreamGetBlocks(grpc::ServerContext& context, const v1::GetBlocksRequest& request,
+                               const PieceWriter& write) override;
+  grpc::Status StreamFetchBlocks(grpc::ServerContext& context, const v1::FetchBlocksRequest& request,
+                                 const PieceWriter& write) override;
 
   // Books (state_calls.cc).
   grpc::Status Stats(grpc::ServerContext* context, const v1::WorkerStatsRequest* request,
@@ -66,8 +71,7 @@ class WorkerService : public v1::Worker::Service {
                             grpc::ServerWriter<v1::GenerateResponse>& writer);
   absl::Status Put(grpc::ServerContext& context, grpc::ServerReader<v1::PutBlocksRequest>& reader,
                    v1::PutBlocksResponse& response);
-  absl::Status Get(grpc::ServerContext& context, const v1::GetBlocksRequest& request,
-                   grpc::ServerWriter<v1::BlockPiece>& writer);
+  absl::Status Get(grpc::ServerContext& context, const v1::GetBlocksRequest& request, const PieceWriter& write);
 
   // The caller: its certificate's tenant under TLS, else the one trusted user. UNAUTHENTICATED: no tenant in the
   // certificate.
@@ -80,6 +84,7 @@ class WorkerService : public v1::Worker::Service {
 
   WorkerCore& core_;
   FetchServer& fetch_server_;
+  PieceBuffers piece_buffers_;  // of GetBlocks
   StreamCalls calls_;
 };
 

@@ -5,11 +5,12 @@
 #include <grpcpp/support/proto_buffer_reader.h>
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kvmesh/v1/worker.pb.h"
 #include "kvstore/base/check.h"
 
 namespace kvmesh {
@@ -20,8 +21,35 @@ absl::Status Malformed(size_t block, const absl::AlphaNum& what) {
 }
 
 using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
+
+constexpr int kHeaderField = v1::BlockPiece::kHeaderFieldNumber;
+constexpr int kPayloadField = v1::BlockPiece::kPayloadFieldNumber;
+constexpr int kLastField = v1::BlockPiece::kLastFieldNumber;
+constexpr WireFormatLite::WireType kLengthDelimited = WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
 
 constexpr uint32_t Tag(int field, WireFormatLite::WireType type) { return static_cast<uint32_t>(field) << 3 | type; }
+
+// What of a piece comes before its payload's bytes: three tags, a header, a flag and two lengths.
+constexpr size_t kMaxPrefixBytes = kBlockHeaderBytes + 16;
+
+// `header` is null unless the piece is its block's first.
+grpc::Slice EncodePrefix(const BlockHeader* header, size_t payload_bytes, bool last) {
+  uint8_t prefix[kMaxPrefixBytes];
+  uint8_t* end = prefix;
+  if (header != nullptr) {
+    end = WireFormatLite::WriteTagToArray(kHeaderField, kLengthDelimited, end);
+    end = CodedOutputStream::WriteVarint32ToArray(kBlockHeaderBytes, end);
+    EncodeBlockHeader(*header,
+                      std::span<std::byte, kBlockHeaderBytes>(reinterpret_cast<std::byte*>(end), kBlockHeaderBytes));
+    end += kBlockHeaderBytes;
+  }
+  if (last) end = WireFormatLite::WriteBoolToArray(kLastField, true, end);
+  end = WireFormatLite::WriteTagToArray(kPayloadField, kLengthDelimited, end);
+  end = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(payload_bytes), end);
+  return grpc::Slice(prefix, static_cast<size_t>(end - prefix));
+}
 
 // An encoded BlockPiece with its payload left where it is.
 struct EncodedPiece {
@@ -36,19 +64,19 @@ struct EncodedPiece {
 bool Decode(grpc::ByteBuffer& message, EncodedPiece& out) {
   grpc::ProtoBufferReader reader(&message);
   if (!reader.status().ok()) return false;
-  google::protobuf::io::CodedInputStream input(&reader);
+  CodedInputStream input(&reader);
   while (const uint32_t tag = input.ReadTag()) {
     uint32_t size = 0;
     switch (tag) {
-      case Tag(v1::BlockPiece::kHeaderFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED):
+      case Tag(kHeaderField, kLengthDelimited):
         if (!input.ReadVarint32(&size) || !input.ReadString(&out.header, static_cast<int>(size))) return false;
         break;
-      case Tag(v1::BlockPiece::kPayloadFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED):
+      case Tag(kPayloadField, kLengthDelimited):
         if (!input.ReadVarint32(&out.payload_bytes)) return false;
         out.payload_offset = static_cast<uint32_t>(input.CurrentPosition());
         if (!input.Skip(static_cast<int>(out.payload_bytes))) return false;
         break;
-      case Tag(v1::BlockPiece::kLastFieldNumber, WireFormatLite::WIRETYPE_VARINT): {
+      case Tag(kLastField, WireFormatLite::WIRETYPE_VARINT): {
         uint64_t value = 0;
         if (!input.ReadVarint64(&value)) return false;
         out.last = value != 0;
@@ -63,27 +91,24 @@ bool Decode(grpc::ByteBuffer& message, EncodedPiece& out) {
 
 bool CopyPayload(grpc::ByteBuffer& message, const EncodedPiece& piece, std::byte* to) {
   grpc::ProtoBufferReader reader(&message);
-  google::protobuf::io::CodedInputStream input(&reader);
+  CodedInputStream input(&reader);
   return reader.status().ok() && input.Skip(static_cast<int>(piece.payload_offset)) &&
          input.ReadRaw(to, static_cast<int>(piece.payload_bytes));
 }
 
 }  // namespace
 
-bool WriteBlock(const BlockHeader& header, std::span<const std::byte> payload, size_t piece_bytes,
-                v1::BlockPiece& scratch, const PieceWriter& write) {
-  KVMESH_CHECK(!payload.empty() && piece_bytes >= 1 && piece_bytes <= kMaxPieceBytes, "a piece of no legal size");
-  std::string& encoded = *scratch.mutable_header();
-  encoded.resize(kBlockHeaderBytes);
-  EncodeBlockHeader(
-      header, std::span<std::byte, kBlockHeaderBytes>(reinterpret_cast<std::byte*>(encoded.data()), kBlockHeaderBytes));
+bool WriteBlock(const BlockHeader& header, std::span<const std::byte> payload, PieceBuffers& buffers,
+                const PieceWriter& write) {
+  const size_t piece_bytes = buffers.piece_bytes();
+  KVMESH_CHECK(!payload.empty() && piece_bytes <= kMaxPieceBytes, "a piece of no legal size");
   for (size_t offset = 0; offset < payload.size();) {
     const std::span<const std::byte> part = payload.subspan(offset, std::min(piece_bytes, payload.size() - offset));
+    const bool first = offset == 0;
     offset += part.size();
-    scratch.mutable_payload()->assign(reinterpret_cast<const char*>(part.data()), part.size());
-    scratch.set_last(offset == payload.size());
-    if (!write(scratch)) return false;
-    scratch.mutable_header()->clear();
+    const grpc::Slice slices[] = {EncodePrefix(first ? &header : nullptr, part.size(), offset == payload.size()),
+                                  buffers.Copy(part)};
+    if (!write(grpc::ByteBuffer(slices, std::size(slices)))) return false;
   }
   return true;
 }
@@ -109,44 +134,32 @@ absl::Status BlockAssembler::BeginBlock(absl::string_view header_bytes) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<BlockHeader>> BlockAssembler::TakeParts(absl::string_view header, size_t payload_bytes,
-                                                                     bool last, Copy copy) {
-  if (!current_) {
-    KVMESH_RETURN_IF_ERROR(BeginBlock(header));
-  } else if (!header.empty()) {
-    return Malformed(completed_, "a second header before its last piece");
-  }
-  const std::span<std::byte> target = targets_[completed_];
-  if (payload_bytes == 0) return Malformed(completed_, "a piece without payload");
-  if (payload_bytes > kMaxPieceBytes) {
-    return Malformed(completed_, absl::StrCat("a piece of ", payload_bytes, " bytes, at most ", kMaxPieceBytes));
-  }
-  if (payload_bytes > target.size() - filled_) return Malformed(completed_, "more payload than its header says");
-  if (last != (filled_ + payload_bytes == target.size())) {
-    return Malformed(completed_, last ? "less payload than its header says" : "not ended by its last piece");
-  }
-  if (!copy(target.data() + filled_)) return Malformed(completed_, "a payload that can't be read");
-  filled_ += payload_bytes;
-  bytes_ += payload_bytes;
-  if (!last) return std::optional<BlockHeader>();
-  ++completed_;
-  previous_ = std::exchange(current_, std::nullopt);
-  return previous_;
-}
-
-absl::StatusOr<std::optional<BlockHeader>> BlockAssembler::Take(const v1::BlockPiece& piece) {
-  const std::string& payload = piece.payload();
-  return TakeParts(piece.header(), payload.size(), piece.last(), [&payload](std::byte* to) {
-    std::memcpy(to, payload.data(), payload.size());
-    return true;
-  });
-}
-
 absl::StatusOr<std::optional<BlockHeader>> BlockAssembler::Take(grpc::ByteBuffer& encoded) {
   EncodedPiece piece;
   if (!Decode(encoded, piece)) return Malformed(completed_, "a piece that does not decode");
-  return TakeParts(piece.header, piece.payload_bytes, piece.last,
-                   [&](std::byte* to) { return CopyPayload(encoded, piece, to); });
+  if (!current_) {
+    KVMESH_RETURN_IF_ERROR(BeginBlock(piece.header));
+  } else if (!piece.header.empty()) {
+    return Malformed(completed_, "a second header before its last piece");
+  }
+  const std::span<std::byte> target = targets_[completed_];
+  if (piece.payload_bytes == 0) return Malformed(completed_, "a piece without payload");
+  if (piece.payload_bytes > kMaxPieceBytes) {
+    return Malformed(completed_, absl::StrCat("a piece of ", piece.payload_bytes, " bytes, at most ", kMaxPieceBytes));
+  }
+  if (piece.payload_bytes > target.size() - filled_) return Malformed(completed_, "more payload than its header says");
+  if (piece.last != (filled_ + piece.payload_bytes == target.size())) {
+    return Malformed(completed_, piece.last ? "less payload than its header says" : "not ended by its last piece");
+  }
+  if (!CopyPayload(encoded, piece, target.data() + filled_)) {
+    return Malformed(completed_, "a payload that can't be read");
+  }
+  filled_ += piece.payload_bytes;
+  bytes_ += piece.payload_bytes;
+  if (!piece.last) return std::optional<BlockHeader>();
+  ++completed_;
+  previous_ = std::exchange(current_, std::nullopt);
+  return previous_;
 }
 
 }  // namespace kvmesh

@@ -14,23 +14,22 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
-#include "kvmesh/v1/worker.pb.h"
 #include "kvstore/base/status.h"
 #include "kvstore/block/block_header.h"
+#include "worker/transport/grpc/piece_buffers.h"
 
 namespace kvmesh {
 
 inline constexpr size_t kMaxPieceBytes = size_t{1} << 20;
 
-// Sends one piece; false when the receiver is gone. The piece is the caller's again when it returns.
-using PieceWriter = std::function<bool(const v1::BlockPiece&)>;
+// Sends one piece, an encoded v1::BlockPiece; false when the receiver is gone.
+using PieceWriter = std::function<bool(const grpc::ByteBuffer&)>;
 
-// Writes one block in pieces of at most `piece_bytes`. `scratch` is overwritten; reusing it saves allocations. Returns
-// false as soon as `write` does. REQUIRES: payload not empty, 1 <= piece_bytes <= kMaxPieceBytes.
-bool WriteBlock(const BlockHeader& header, std::span<const std::byte> payload, size_t piece_bytes,
-                v1::BlockPiece& scratch, const PieceWriter& write);
+// Writes one block in pieces that each fill a buffer. Returns false as soon as `write` does. REQUIRES: payload not
+// empty, buffers of at most kMaxPieceBytes.
+bool WriteBlock(const BlockHeader& header, std::span<const std::byte> payload, PieceBuffers& buffers,
+                const PieceWriter& write);
 
 // Writes pieces into the targets of one transfer, in order. Never writes outside a target. Checks the form of the
 // stream, not the blocks' checksums. Not thread safe.
@@ -40,13 +39,11 @@ class BlockAssembler {
   BlockAssembler(const LayoutFingerprint& layout, std::vector<std::span<std::byte>> targets)
       : layout_(layout), targets_(std::move(targets)) {}
 
-  // Takes the next piece; returns the header of the block that it completes, if it does. DATA_LOSS naming what is
-  // wrong: a header that is missing, repeated or does not decode, another layout or payload size, a block that does not
-  // follow the one before, a payload that is empty, too large, or more or less than its header says, or more blocks
-  // than targets. After an error the stream is of no use.
-  absl::StatusOr<std::optional<BlockHeader>> Take(const v1::BlockPiece& piece);
-  // The same for an encoded BlockPiece; its payload is copied once, from gRPC's buffer to the target. DATA_LOSS also
-  // when it does not decode.
+  // Takes the next piece, an encoded v1::BlockPiece; its payload is copied once, from gRPC's buffer to the target.
+  // Returns the header of the block that it completes, if it does. DATA_LOSS naming what is wrong: a piece that does
+  // not decode, a header that is missing, repeated or does not decode, another layout or payload size, a block that
+  // does not follow the one before, a payload that is empty, too large, or more or less than its header says, or more
+  // blocks than targets. After an error the stream is of no use.
   absl::StatusOr<std::optional<BlockHeader>> Take(grpc::ByteBuffer& encoded);
 
   // All targets are filled.
@@ -56,12 +53,7 @@ class BlockAssembler {
   size_t bytes() const { return bytes_; }
 
  private:
-  // Copies a payload, whose size is known, to where it belongs. False: it could not be read.
-  using Copy = absl::FunctionRef<bool(std::byte* to)>;
-
   absl::Status BeginBlock(absl::string_view header);
-  absl::StatusOr<std::optional<BlockHeader>> TakeParts(absl::string_view header, size_t payload_bytes, bool last,
-                                                       Copy copy);
 
   const LayoutFingerprint layout_;
   const std::vector<std::span<std::byte>> targets_;

@@ -8,6 +8,15 @@
 #include "kvstore/base/check.h"
 
 namespace kvmesh {
+namespace {
+
+FetchServer::Options Checked(FetchServer::Options options) {
+  KVMESH_CHECK(options.store != nullptr, "a fetch server without a block store");
+  KVMESH_CHECK(options.piece_bytes >= 1 && options.piece_bytes <= kMaxPieceBytes, "piece_bytes out of range");
+  return options;
+}
+
+}  // namespace
 
 absl::string_view FetchRefusalName(FetchRefusal reason) {
   switch (reason) {
@@ -33,10 +42,10 @@ absl::string_view FetchRefusalName(FetchRefusal reason) {
   return "unknown";
 }
 
-FetchServer::FetchServer(Options options) : options_(std::move(options)), used_(options_.max_used_tickets) {
-  KVMESH_CHECK(options_.store != nullptr, "a fetch server without a block store");
-  KVMESH_CHECK(options_.piece_bytes >= 1 && options_.piece_bytes <= kMaxPieceBytes, "piece_bytes out of range");
-}
+FetchServer::FetchServer(Options options)
+    : options_(Checked(std::move(options))),
+      buffers_(std::min(options_.piece_bytes, static_cast<size_t>(options_.store->device().layout().block_bytes))),
+      used_(options_.max_used_tickets) {}
 
 absl::Status FetchServer::Refuse(FetchRefusal reason, absl::Status status) {
   MutexLock lock(mu_);
@@ -61,11 +70,11 @@ absl::Status FetchServer::Serve(const v1::FetchBlocksRequest& request, const Pie
 }
 
 absl::Status FetchServer::Serve(const grpc::ServerContext& context, const v1::FetchBlocksRequest& request,
-                                grpc::ServerWriter<v1::BlockPiece>& writer) {
+                                const PieceWriter& write) {
   if (context.deadline() == std::chrono::system_clock::time_point::max()) {
     return Refuse(FetchRefusal::kMalformed, absl::InvalidArgumentError("deadline: the call has none"));
   }
-  return Serve(request, [&writer](const v1::BlockPiece& piece) { return writer.Write(piece); });
+  return Serve(request, write);
 }
 
 absl::Status FetchServer::ServeAdmitted(const v1::FetchBlocksRequest& request, const PieceWriter& write) {
@@ -124,7 +133,6 @@ absl::Status FetchServer::UseTicket(const Ticket& ticket) {
 
 absl::Status FetchServer::Stream(const Ticket& ticket, std::span<const BlockKey> keys, const PieceWriter& write) {
   std::vector<std::byte> buffer;
-  v1::BlockPiece scratch;
   for (size_t i = 0; i < keys.size(); ++i) {
     // One block at a time, so that a long span never pins much of a tier.
     const absl::StatusOr<std::vector<BlockPin>> pin = options_.store->PinForRead(
@@ -135,7 +143,7 @@ absl::Status FetchServer::Stream(const Ticket& ticket, std::span<const BlockKey>
     }
     const absl::StatusOr<std::span<const std::byte>> bytes = VerifiedBytes(pin->front(), buffer);
     if (!bytes.ok()) return bytes.status();
-    if (!WriteBlock(pin->front().header(), *bytes, options_.piece_bytes, scratch, write)) {
+    if (!WriteBlock(pin->front().header(), *bytes, buffers_, write)) {
       return absl::CancelledError("the receiver is gone");
     }
     MutexLock lock(mu_);

@@ -3,7 +3,6 @@
 #define KVMESH_WORKER_TRANSPORT_GRPC_FETCH_SERVER_H_
 
 #include <grpcpp/server_context.h>
-#include <grpcpp/support/sync_stream.h>
 
 #include <array>
 #include <cstdint>
@@ -63,7 +62,7 @@ class FetchServer {
   absl::Status Serve(const v1::FetchBlocksRequest& request, const PieceWriter& write);
   // The same for a handler of the synchronous gRPC server. INVALID_ARGUMENT also for a call without a deadline.
   absl::Status Serve(const grpc::ServerContext& context, const v1::FetchBlocksRequest& request,
-                     grpc::ServerWriter<v1::BlockPiece>& writer);
+                     const PieceWriter& write);
 
   struct Counters {
     uint64_t serves_in_flight = 0;
@@ -84,6 +83,7 @@ class FetchServer {
   absl::StatusOr<std::span<const std::byte>> VerifiedBytes(const BlockPin& pin, std::vector<std::byte>& buffer);
 
   const Options options_;
+  PieceBuffers buffers_;
   mutable Mutex mu_;
   UsedTickets used_ ABSL_GUARDED_BY(mu_);
   Counters counters_ ABSL_GUARDED_BY(mu_);

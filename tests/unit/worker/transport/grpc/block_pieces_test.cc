@@ -42,30 +42,21 @@ class BlockPiecesTest : public testing::Test {
   // The stream of `count` blocks from `first`.
   std::vector<v1::BlockPiece> Pieces(size_t piece_bytes, uint32_t first = 0, uint32_t count = 2) const {
     std::vector<v1::BlockPiece> pieces;
-    v1::BlockPiece scratch;
+    PieceBuffers buffers(piece_bytes);
     for (uint32_t i = first; i < first + count; ++i) {
-      EXPECT_TRUE(WriteBlock(Header(i), Payload(i), piece_bytes, scratch, [&pieces](const v1::BlockPiece& piece) {
-        pieces.push_back(piece);
+      EXPECT_TRUE(WriteBlock(Header(i), Payload(i), buffers, [&pieces](const grpc::ByteBuffer& piece) {
+        pieces.push_back(Decoded(piece));
         return true;
       }));
     }
     return pieces;
   }
-  // The message on the wire, cut into slices of at most `slice_bytes`.
-  static grpc::ByteBuffer Encode(const std::string& message, size_t slice_bytes) {
-    std::vector<grpc::Slice> slices;
-    for (size_t i = 0; i < message.size(); i += slice_bytes) slices.emplace_back(message.substr(i, slice_bytes));
-    return grpc::ByteBuffer(slices.data(), slices.size());
-  }
-  // The first error of a stream, or OK; the same decoded and encoded.
+  // The first error of a stream, or OK.
   absl::Status Feed(const std::vector<v1::BlockPiece>& pieces) {
-    BlockAssembler decoded(layout_, targets_.spans());
-    BlockAssembler encoded(layout_, targets_.spans());
+    BlockAssembler assembler(layout_, targets_.spans());
     for (const v1::BlockPiece& piece : pieces) {
-      grpc::ByteBuffer message = Encode(piece.SerializeAsString(), 100);
-      const absl::Status status = decoded.Take(piece).status();
-      EXPECT_EQ(encoded.Take(message).status(), status);
-      KVMESH_RETURN_IF_ERROR(status);
+      grpc::ByteBuffer message = InSlices(piece.SerializeAsString(), 100);
+      KVMESH_RETURN_IF_ERROR(assembler.Take(message).status());
     }
     return absl::OkStatus();
   }
@@ -84,7 +75,8 @@ TEST_F(BlockPiecesTest, BlocksOfAnyPieceSizeArriveWhole) {
     std::vector<BlockHeader> completed;
     for (const v1::BlockPiece& piece : Pieces(piece_bytes)) {
       EXPECT_FALSE(assembler.complete());
-      const auto header = assembler.Take(piece);
+      grpc::ByteBuffer message = Encoded(piece);
+      const auto header = assembler.Take(message);
       ASSERT_TRUE(header.ok()) << header.status();
       EXPECT_EQ(header->has_value(), piece.last());
       if (*header) completed.push_back(**header);
@@ -103,7 +95,7 @@ TEST_F(BlockPiecesTest, EncodedPiecesArriveWhateverTheirSlices) {
     targets_.Fill(std::byte{0});
     BlockAssembler assembler(layout_, targets_.spans());
     for (const v1::BlockPiece& piece : Pieces(333)) {
-      grpc::ByteBuffer message = Encode(piece.SerializeAsString(), slice_bytes);
+      grpc::ByteBuffer message = InSlices(piece.SerializeAsString(), slice_bytes);
       const auto header = assembler.Take(message);
       ASSERT_TRUE(header.ok()) << header.status();
       EXPECT_EQ(header->has_value(), piece.last());
@@ -122,7 +114,7 @@ TEST_F(BlockPiecesTest, EncodedFieldsMayComeInAnyOrderWithUnknownOnes) {
   last.set_last(true);
   const std::string unknown = "\x7a\x03xyz";    // field 15, three bytes
   const std::string old_payload = "\x12\x01x";  // the later payload counts
-  grpc::ByteBuffer message = Encode(
+  grpc::ByteBuffer message = InSlices(
       old_payload + last.SerializeAsString() + payload.SerializeAsString() + unknown + header.SerializeAsString(), 50);
   BlockAssembler assembler(layout_, targets_.spans());
   const auto taken = assembler.Take(message);
@@ -144,7 +136,7 @@ TEST_F(BlockPiecesTest, BytesThatAreNoPieceAreDataLoss) {
       bytes[random() % std::min<size_t>(bytes.size(), random() % 2 == 0 ? 130 : bytes.size())] =
           static_cast<char>(random());
     }
-    grpc::ByteBuffer message = Encode(bytes, 1 + random() % 200);
+    grpc::ByteBuffer message = InSlices(bytes, 1 + random() % 200);
     BlockAssembler assembler(layout_, targets_.spans());
     const auto taken = assembler.Take(message);
     v1::BlockPiece decoded;
@@ -153,15 +145,15 @@ TEST_F(BlockPiecesTest, BytesThatAreNoPieceAreDataLoss) {
       continue;
     }
     BlockAssembler reference(layout_, targets_.spans());
-    EXPECT_EQ(taken.status(), reference.Take(decoded).status());
+    grpc::ByteBuffer canonical = Encoded(decoded);
+    EXPECT_EQ(taken.status(), reference.Take(canonical).status());
   }
 }
 
 TEST_F(BlockPiecesTest, WriterThatFailsStopsTheBlock) {
-  v1::BlockPiece scratch;
+  PieceBuffers buffers(100);
   int writes = 0;
-  EXPECT_FALSE(
-      WriteBlock(Header(0), Payload(0), 100, scratch, [&writes](const v1::BlockPiece&) { return ++writes < 3; }));
+  EXPECT_FALSE(WriteBlock(Header(0), Payload(0), buffers, [&writes](const grpc::ByteBuffer&) { return ++writes < 3; }));
   EXPECT_EQ(writes, 3);
 }
 
@@ -235,7 +227,8 @@ TEST_F(BlockPiecesTest, AnyDamageStaysInsideTheTargets) {
       }
     }
     for (const v1::BlockPiece& piece : pieces) {
-      const auto taken = assembler.Take(piece);
+      grpc::ByteBuffer message = Encoded(piece);
+      const auto taken = assembler.Take(message);
       if (!taken.ok()) {
         EXPECT_TRUE(absl::IsDataLoss(taken.status())) << taken.status();
         break;

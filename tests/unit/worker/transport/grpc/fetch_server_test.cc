@@ -30,8 +30,8 @@ class FetchServerTest : public testing::Test {
   absl::Status Serve(const Ticket& ticket) { return Serve(SealTicket(ticket, kTestTicketKey)); }
   absl::Status Serve(const v1::FetchBlocksRequest& request) {
     pieces_.clear();
-    return worker_->server.Serve(request, [this](const v1::BlockPiece& piece) {
-      pieces_.push_back(piece);
+    return worker_->server.Serve(request, [this](const grpc::ByteBuffer& piece) {
+      pieces_.push_back(Decoded(piece));
       return true;
     });
   }
@@ -43,7 +43,8 @@ class FetchServerTest : public testing::Test {
     Targets targets(count, worker_->block_bytes());
     BlockAssembler assembler(worker_->store->layout_fingerprint(), targets.spans());
     for (const v1::BlockPiece& piece : pieces_) {
-      const auto header = assembler.Take(piece);
+      grpc::ByteBuffer encoded = Encoded(piece);
+      const auto header = assembler.Take(encoded);
       ASSERT_TRUE(header.ok()) << header.status();
       if (!*header) continue;
       const size_t i = assembler.completed() - 1;
@@ -210,7 +211,7 @@ TEST_F(FetchServerTest, ChainThatVanishesWhileItIsServedEndsTheServe) {
   worker_->Seal(root_, keys_);
   const auto request = TestRequest(SealTicket(NewTicket(), kTestTicketKey), worker_->store->layout_fingerprint());
   int written = 0;
-  const absl::Status status = worker_->server.Serve(request, [&](const v1::BlockPiece&) {
+  const absl::Status status = worker_->server.Serve(request, [&](const grpc::ByteBuffer&) {
     if (++written == 2) worker_->store->EraseIdentity(root_);
     return true;
   });
@@ -260,7 +261,7 @@ TEST_F(FetchServerTest, BoundsConcurrentServesAndPinsOneBlockAtATime) {
   std::thread serving([&] {
     const auto request = TestRequest(SealTicket(NewTicket(), kTestTicketKey), worker_->store->layout_fingerprint());
     int written = 0;
-    held = worker_->server.Serve(request, [&](const v1::BlockPiece&) {
+    held = worker_->server.Serve(request, [&](const grpc::ByteBuffer&) {
       if (written++ == 2) gate.Pass();
       return true;
     });
@@ -286,7 +287,7 @@ TEST_F(FetchServerTest, ReceiverThatGoesAwayEndsTheServe) {
   const auto request = TestRequest(SealTicket(NewTicket(), kTestTicketKey), worker_->store->layout_fingerprint());
   int written = 0;
   const absl::Status status =
-      worker_->server.Serve(request, [&written](const v1::BlockPiece&) { return ++written < 3; });
+      worker_->server.Serve(request, [&written](const grpc::ByteBuffer&) { return ++written < 3; });
   EXPECT_TRUE(absl::IsCancelled(status));
   EXPECT_EQ(written, 3);
   EXPECT_EQ(worker_->server.counters().served_blocks, 2u);

@@ -23,6 +23,7 @@
 #include "kvstore/service/grpc_status.h"
 #include "kvstore/tiers/block_store.h"
 #include "tests/support/block_content.h"
+#include "worker/transport/grpc/block_stream_service.h"
 #include "worker/transport/grpc/fetch_server.h"
 #include "worker/transport/grpc/grpc_transport.h"
 
@@ -46,16 +47,31 @@ inline Incarnation TestIncarnation(uint8_t number) {
   return out;
 }
 
+// A message on the wire, cut into slices of at most `slice_bytes`.
+inline grpc::ByteBuffer InSlices(const std::string& message, size_t slice_bytes = 1 << 20) {
+  std::vector<grpc::Slice> slices;
+  for (size_t i = 0; i < message.size(); i += slice_bytes) slices.emplace_back(message.substr(i, slice_bytes));
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+inline grpc::ByteBuffer Encoded(const v1::BlockPiece& piece) { return InSlices(piece.SerializeAsString()); }
+inline v1::BlockPiece Decoded(const grpc::ByteBuffer& encoded) {
+  grpc::ByteBuffer message = encoded;
+  v1::BlockPiece piece;
+  const grpc::Status status = grpc::SerializationTraits<v1::BlockPiece>::Deserialize(&message, &piece);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return piece;
+}
+
 // A Worker service whose FetchBlocks is the test's.
-class FetchService : public v1::Worker::Service {
+class FetchService : public BlockStreamService {
  public:
   using Handler = std::function<absl::Status(grpc::ServerContext& context, const v1::FetchBlocksRequest& request,
-                                             grpc::ServerWriter<v1::BlockPiece>& writer)>;
+                                             const PieceWriter& write)>;
   explicit FetchService(Handler handler) : handler_(std::move(handler)) {}
 
-  grpc::Status FetchBlocks(grpc::ServerContext* context, const v1::FetchBlocksRequest* request,
-                           grpc::ServerWriter<v1::BlockPiece>* writer) override {
-    return ToGrpcStatus(handler_(*context, *request, *writer));
+  grpc::Status StreamFetchBlocks(grpc::ServerContext& context, const v1::FetchBlocksRequest& request,
+                                 const PieceWriter& write) override {
+    return ToGrpcStatus(handler_(context, request, write));
   }
 
  private:
@@ -148,9 +164,9 @@ class TestWorker {
 
 // Forwards to a worker's fetch server, as its service does.
 inline FetchService::Handler Forward(TestWorker& worker) {
-  return
-      [&worker](grpc::ServerContext& context, const v1::FetchBlocksRequest& request,
-                grpc::ServerWriter<v1::BlockPiece>& writer) { return worker.server.Serve(context, request, writer); };
+  return [&worker](grpc::ServerContext& context, const v1::FetchBlocksRequest& request, const PieceWriter& write) {
+    return worker.server.Serve(context, request, write);
+  };
 }
 
 // A ticket for `keys[first]` to the end of `keys` from worker "sender" to worker "receiver". Each has a fresh id.

@@ -78,8 +78,8 @@ class GrpcTransportTest : public testing::Test {
         TestRequest(SealTicket(TestTicket(root_, keys_), kTestTicketKey), sender_.store->layout_fingerprint());
     EXPECT_TRUE(sender_.server
                     .Serve(request,
-                           [&pieces](const v1::BlockPiece& piece) {
-                             pieces.push_back(piece);
+                           [&pieces](const grpc::ByteBuffer& piece) {
+                             pieces.push_back(Decoded(piece));
                              return true;
                            })
                     .ok());
@@ -87,13 +87,12 @@ class GrpcTransportTest : public testing::Test {
   }
   // A handler that streams exactly these and then returns `end`.
   static FetchService::Handler Replay(std::vector<v1::BlockPiece> pieces, absl::Status end = absl::OkStatus()) {
-    return
-        [pieces, end](grpc::ServerContext&, const v1::FetchBlocksRequest&, grpc::ServerWriter<v1::BlockPiece>& writer) {
-          for (const v1::BlockPiece& piece : pieces) {
-            if (!writer.Write(piece)) break;
-          }
-          return end;
-        };
+    return [pieces, end](grpc::ServerContext&, const v1::FetchBlocksRequest&, const PieceWriter& write) {
+      for (const v1::BlockPiece& piece : pieces) {
+        if (!write(Encoded(piece))) break;
+      }
+      return end;
+    };
   }
 
   const RootKey root_ = TestRoot(1);
@@ -134,15 +133,14 @@ TEST_F(GrpcTransportTest, ArrivedBlocksAreReportedAsTheyCome) {
   const std::vector<v1::BlockPiece> pieces = Pieces();
   Gate gate;
   gate.Close();
-  FetchListener listener(
-      [&](grpc::ServerContext&, const v1::FetchBlocksRequest&, grpc::ServerWriter<v1::BlockPiece>& writer) {
-        size_t blocks = 0;
-        for (const v1::BlockPiece& piece : pieces) {
-          EXPECT_TRUE(writer.Write(piece));
-          if (piece.last() && ++blocks == 5) gate.Pass();
-        }
-        return absl::OkStatus();
-      });
+  FetchListener listener([&](grpc::ServerContext&, const v1::FetchBlocksRequest&, const PieceWriter& write) {
+    size_t blocks = 0;
+    for (const v1::BlockPiece& piece : pieces) {
+      EXPECT_TRUE(write(Encoded(piece)));
+      if (piece.last() && ++blocks == 5) gate.Pass();
+    }
+    return absl::OkStatus();
+  });
   MakeTransport();
   const TransferId id = *transport_->Prepare(Request(listener.address()));
   transport_->Post(id);
@@ -367,12 +365,11 @@ TEST_F(GrpcTransportTest, PeerThatDiesMidStreamIsUnavailableAndItsSuccessorServe
   const size_t per_block = pieces.size() / kBlocks;
   MakeTransport();
   std::optional<FetchListener> listener;
-  listener.emplace(
-      [&](grpc::ServerContext& context, const v1::FetchBlocksRequest&, grpc::ServerWriter<v1::BlockPiece>& writer) {
-        for (size_t i = 0; i < 2 * per_block; ++i) EXPECT_TRUE(writer.Write(pieces[i]));
-        AwaitCancelled(context);
-        return absl::OkStatus();
-      });
+  listener.emplace([&](grpc::ServerContext& context, const v1::FetchBlocksRequest&, const PieceWriter& write) {
+    for (size_t i = 0; i < 2 * per_block; ++i) EXPECT_TRUE(write(Encoded(pieces[i])));
+    AwaitCancelled(context);
+    return absl::OkStatus();
+  });
   const int port = listener->port();
   const std::string address = listener->address();
   const TransferId id = *transport_->Prepare(Request(address));
@@ -404,12 +401,11 @@ TEST_F(GrpcTransportTest, SilentPeerEndsTheTransferAtItsDeadline) {
 TEST_F(GrpcTransportTest, SilentPeerEndsTheTransferAtTheStallTimeout) {
   const std::vector<v1::BlockPiece> pieces = Pieces();
   const size_t per_block = pieces.size() / kBlocks;
-  FetchListener listener(
-      [&](grpc::ServerContext& context, const v1::FetchBlocksRequest&, grpc::ServerWriter<v1::BlockPiece>& writer) {
-        for (size_t i = 0; i < per_block; ++i) EXPECT_TRUE(writer.Write(pieces[i]));
-        AwaitCancelled(context);
-        return absl::OkStatus();
-      });
+  FetchListener listener([&](grpc::ServerContext& context, const v1::FetchBlocksRequest&, const PieceWriter& write) {
+    for (size_t i = 0; i < per_block; ++i) EXPECT_TRUE(write(Encoded(pieces[i])));
+    AwaitCancelled(context);
+    return absl::OkStatus();
+  });
   MakeTransport({.timeouts = {.stall = absl::Milliseconds(300)}});
   const TransferProgress progress = Transfer(Request(listener.address()));
   EXPECT_TRUE(absl::IsUnavailable(progress.result)) << progress.result;
