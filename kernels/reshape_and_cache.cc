@@ -10,7 +10,7 @@ namespace kvmesh {
 void ReshapeAndCache(std::span<const float> key, std::span<const float> value, std::span<const int64_t> slot_mapping,
                      int32_t layer, const KvPoolView& pool) {
   const BlockLayout& layout = pool.layout;
-  Require(KvFormatBytes(layout.format) > 0, "ReshapeAndCache: the pool's format is not specified");
+  Require(KvFormatBits(layout.format) >= 16 && !layout.mla(), "ReshapeAndCache: a format or layout it does not write");
   Require(layer >= 0 && layer < layout.layers, "ReshapeAndCache: layer out of range");
   const size_t elements = slot_mapping.size() * static_cast<size_t>(layout.kv_heads) * layout.head_dim;
   Require(key.size() == elements && value.size() == elements,

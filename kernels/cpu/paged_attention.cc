@@ -107,7 +107,7 @@ const std::byte* WidenRow(const AttentionCall& call, const std::byte* row, float
 void TouchRows(const AttentionCall& call, const std::byte* from, int64_t rows) {
   constexpr int64_t kLine = 64;
   const BlockLayout& layout = call.pool.layout;
-  const int64_t bytes = (rows - 1) * layout.token_stride + call.head_dim * KvFormatBytes(layout.format);
+  const int64_t bytes = (rows - 1) * layout.token_stride + KvRowBytes(layout.format, layout.head_dim);
   for (int64_t at = 0; at < bytes; at += kLine) static_cast<void>(*static_cast<const volatile std::byte*>(from + at));
 }
 

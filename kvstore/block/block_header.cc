@@ -67,6 +67,12 @@ LayoutFingerprint ComputeLayoutFingerprint(const BlockLayout& layout) {
        {layout.token_stride, layout.head_stride, layout.kv_stride, layout.layer_stride, layout.block_bytes}) {
     AppendLittleEndian(static_cast<uint64_t>(stride), bytes);
   }
+  if (layout.mla() || layout.scale_group > 0) {
+    AppendLittleEndian(static_cast<uint32_t>(layout.latent_dim), bytes);
+    AppendLittleEndian(static_cast<uint32_t>(layout.scale_group), bytes);
+    AppendLittleEndian(static_cast<uint64_t>(layout.scale_offset), bytes);
+    AppendLittleEndian(static_cast<uint64_t>(layout.scale_token_stride), bytes);
+  }
   const Digest32 digest = Sha256(bytes);
   LayoutFingerprint fingerprint;
   std::memcpy(fingerprint.bytes.data(), digest.bytes.data(), fingerprint.bytes.size());

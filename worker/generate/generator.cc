@@ -23,6 +23,12 @@ absl::string_view FormatName(KvFormat format) {
       return "fp16";
     case KvFormat::kBf16:
       return "bf16";
+    case KvFormat::kFp8E4m3:
+      return "fp8";
+    case KvFormat::kInt8:
+      return "int8";
+    case KvFormat::kInt4:
+      return "int4";
     case KvFormat::kUnspecified:
       break;
   }

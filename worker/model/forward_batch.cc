@@ -8,7 +8,8 @@ namespace {
 absl::Status CheckPool(const LlamaConfig& config, const KvPoolView& pool) {
   const BlockLayout& layout = pool.layout;
   const bool fits = layout.layers == config.layers && layout.kv_heads == config.kv_heads &&
-                    layout.head_dim == config.head_dim && layout.block_tokens > 0 && KvFormatBytes(layout.format) > 0;
+                    layout.head_dim == config.head_dim && layout.block_tokens > 0 &&
+                    KvFormatBits(layout.format) >= 16 && !layout.mla();
   return fits ? absl::OkStatus() : absl::InvalidArgumentError("pool: its layout is not of this model");
 }
 

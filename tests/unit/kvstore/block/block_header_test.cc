@@ -6,6 +6,7 @@
 #include <array>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -151,7 +152,7 @@ TEST(BlockHeaderTest, RandomBytesNeverVerify) {
 TEST(LayoutFingerprintTest, IsGoldenAndDependsOnEveryField) {
   const BlockLayout layout = CanonicalLayout(KvFormat::kBf16, 4, 2, 16, 8);
   EXPECT_EQ(ComputeLayoutFingerprint(layout).ToHex(), "3aae6500f3436f56");
-  std::vector<BlockLayout> all(11, layout);
+  std::vector<BlockLayout> all(15, layout);
   all[1].format = KvFormat::kF16;
   all[2].layers++;
   all[3].kv_heads++;
@@ -162,9 +163,13 @@ TEST(LayoutFingerprintTest, IsGoldenAndDependsOnEveryField) {
   all[8].kv_stride++;
   all[9].layer_stride++;
   all[10].block_bytes++;
-  for (size_t i = 1; i < all.size(); ++i) {
-    EXPECT_NE(ComputeLayoutFingerprint(all[i]), ComputeLayoutFingerprint(layout)) << i;
-  }
+  all[11].latent_dim = 4;
+  all[12].scale_group = 8;
+  all[13].scale_group = 8, all[13].scale_offset = 1;
+  all[14].scale_group = 8, all[14].scale_token_stride = 1;
+  std::set<std::string> distinct;
+  for (const BlockLayout& one : all) distinct.insert(ComputeLayoutFingerprint(one).ToHex());
+  EXPECT_EQ(distinct.size(), all.size());
 }
 
 }  // namespace
