@@ -55,20 +55,19 @@ class SequenceTable {
   };
 
   // What Insert would refuse, to be asked before the work of a resume.
-  absl::Status CheckRoom(uint64_t session = 0, absl::Duration lease = absl::ZeroDuration(),
-                         absl::string_view tenant = "") const;
+  absl::Status CheckRoom(uint64_t session, absl::Duration lease, absl::string_view tenant) const;
   // `session` 0: by lease alone. A zero `lease` is the default. NOT_FOUND: no such session. INVALID_ARGUMENT: lease_ms
   // above the maximum. RESOURCE_EXHAUSTED as above.
   absl::StatusOr<SequenceId> Insert(std::unique_ptr<Sequence> sequence, uint64_t session, absl::Duration lease,
-                                    absl::string_view tenant = "");
+                                    absl::string_view tenant);
   // Renews the lease. NOT_FOUND: no such sequence, closed or expired.
-  absl::StatusOr<Borrowed> Borrow(SequenceId id, absl::string_view tenant = "");
+  absl::StatusOr<Borrowed> Borrow(SequenceId id, absl::string_view tenant);
   absl::StatusOr<absl::Time> LeaseDeadline(SequenceId id) const;
   // NOT_FOUND: no such sequence.
-  absl::Status Close(SequenceId id, absl::string_view tenant = "");
+  absl::Status Close(SequenceId id, absl::string_view tenant);
 
   // RESOURCE_EXHAUSTED: max_sessions are open.
-  absl::StatusOr<uint64_t> OpenSession(absl::string_view tenant = "");
+  absl::StatusOr<uint64_t> OpenSession(absl::string_view tenant);
   // Closes the session and all its sequences.
   void CloseSession(uint64_t session);
   // Closes what has expired; returns how many.

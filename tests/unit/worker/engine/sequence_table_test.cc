@@ -20,6 +20,7 @@ using testing::HasSubstr;
 
 class SequenceTableTest : public testing::Test {
  protected:
+  static constexpr absl::string_view kTenant = "tenant";
   static constexpr SequenceTable::Options kOptions = {.max_sequences = 4,
                                                       .max_sessions = 2,
                                                       .default_lease = absl::Seconds(30),
@@ -29,7 +30,7 @@ class SequenceTableTest : public testing::Test {
   std::unique_ptr<Sequence> NewSequence() { return world_.NewSequence(TokensFrom(0, 20)); }
   // A sequence under its own lease; the default one when zero.
   SequenceId Insert(absl::Duration lease = absl::ZeroDuration(), uint64_t session = 0) {
-    const absl::StatusOr<SequenceId> id = table_.Insert(NewSequence(), session, lease);
+    const absl::StatusOr<SequenceId> id = table_.Insert(NewSequence(), session, lease, kTenant);
     EXPECT_TRUE(id.ok()) << id.status();
     return *id;
   }
@@ -46,14 +47,14 @@ TEST_F(SequenceTableTest, ABorrowRenewsTheLeaseAndAProbeDoesNot) {
   Advance(absl::Seconds(29));
   const absl::Time before = Now() + absl::Seconds(1);
   EXPECT_EQ(*table_.LeaseDeadline(id), before);
-  EXPECT_TRUE(table_.Borrow(id).ok());
+  EXPECT_TRUE(table_.Borrow(id, kTenant).ok());
   EXPECT_EQ(*table_.LeaseDeadline(id), Now() + absl::Seconds(30));
   Advance(absl::Seconds(30));
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id).status()));
+  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, kTenant).status()));
   EXPECT_EQ(table_.open_sequences(), 1u);
   EXPECT_EQ(table_.CloseExpired(), 1u);
   EXPECT_EQ(table_.open_sequences(), 0u);
-  EXPECT_TRUE(absl::IsNotFound(table_.Close(id)));
+  EXPECT_TRUE(absl::IsNotFound(table_.Close(id, kTenant)));
   EXPECT_TRUE(absl::IsNotFound(table_.LeaseDeadline(id).status()));
 }
 
@@ -73,12 +74,12 @@ TEST_F(SequenceTableTest, AnotherTenantsSequencesAndSessionsDoNotExist) {
 TEST_F(SequenceTableTest, ClosingLetsGoOfTheBlocks) {
   std::unique_ptr<Sequence> sequence = NewSequence();
   world_.AppendAll(*sequence);
-  const SequenceId id = *table_.Insert(std::move(sequence), 0, absl::ZeroDuration());
+  const SequenceId id = *table_.Insert(std::move(sequence), 0, absl::ZeroDuration(), kTenant);
   EXPECT_EQ(world_.store->GetBooks().pinned_blocks, 1u);
   EXPECT_EQ(world_.store->GetBooks().private_blocks, 1u);
-  EXPECT_TRUE(table_.Close(id).ok());
+  EXPECT_TRUE(table_.Close(id, kTenant).ok());
   world_.ExpectBalanced();
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id).status()));
+  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, kTenant).status()));
 }
 
 TEST_F(SequenceTableTest, NoRenewalOutlivesTheMaximumLife) {
@@ -86,82 +87,82 @@ TEST_F(SequenceTableTest, NoRenewalOutlivesTheMaximumLife) {
   const absl::Time end = Now() + absl::Hours(1);
   while (Now() + absl::Minutes(9) < end) {
     Advance(absl::Minutes(9));
-    ASSERT_TRUE(table_.Borrow(id).ok());
+    ASSERT_TRUE(table_.Borrow(id, kTenant).ok());
     ASSERT_LE(*table_.LeaseDeadline(id), end);
   }
   EXPECT_EQ(*table_.LeaseDeadline(id), end);
   world_.clock.AdvanceTo(end);
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id).status()));
+  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, kTenant).status()));
   EXPECT_EQ(table_.CloseExpired(), 1u);
 }
 
 TEST_F(SequenceTableTest, ALeaseLongerThanTheMaximumLifeIsCutToIt) {
   SequenceTable table({.max_life = absl::Seconds(20)}, world_.clock);
-  const SequenceId id = *table.Insert(NewSequence(), 0, absl::Seconds(25));
+  const SequenceId id = *table.Insert(NewSequence(), 0, absl::Seconds(25), kTenant);
   EXPECT_EQ(*table.LeaseDeadline(id), Now() + absl::Seconds(20));
 }
 
 TEST_F(SequenceTableTest, LeasesAreBounded) {
-  EXPECT_TRUE(table_.Insert(NewSequence(), 0, absl::Minutes(10)).ok());
-  EXPECT_THAT(table_.Insert(NewSequence(), 0, absl::Minutes(10) + absl::Milliseconds(1)).status().ToString(),
+  EXPECT_TRUE(table_.Insert(NewSequence(), 0, absl::Minutes(10), kTenant).ok());
+  EXPECT_THAT(table_.Insert(NewSequence(), 0, absl::Minutes(10) + absl::Milliseconds(1), kTenant).status().ToString(),
               HasSubstr("lease_ms: 600001, the limit is 600000"));
-  EXPECT_TRUE(absl::IsInvalidArgument(table_.Insert(NewSequence(), 0, -absl::Seconds(1)).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(table_.Insert(NewSequence(), 0, -absl::Seconds(1), kTenant).status()));
   EXPECT_EQ(table_.open_sequences(), 1u);
 }
 
 TEST_F(SequenceTableTest, SequencesAreBounded) {
   std::vector<SequenceId> ids;
   for (int i = 0; i < 4; ++i) {
-    EXPECT_TRUE(table_.CheckRoom().ok());
+    EXPECT_TRUE(table_.CheckRoom(0, absl::ZeroDuration(), kTenant).ok());
     ids.push_back(Insert());
   }
-  EXPECT_TRUE(absl::IsResourceExhausted(table_.CheckRoom()));
-  EXPECT_THAT(table_.Insert(NewSequence(), 0, absl::ZeroDuration()).status().ToString(),
+  EXPECT_TRUE(absl::IsResourceExhausted(table_.CheckRoom(0, absl::ZeroDuration(), kTenant)));
+  EXPECT_THAT(table_.Insert(NewSequence(), 0, absl::ZeroDuration(), kTenant).status().ToString(),
               HasSubstr("sequences: the limit of 4"));
-  EXPECT_TRUE(table_.Close(ids[1]).ok());
-  EXPECT_TRUE(table_.CheckRoom().ok());
+  EXPECT_TRUE(table_.Close(ids[1], kTenant).ok());
+  EXPECT_TRUE(table_.CheckRoom(0, absl::ZeroDuration(), kTenant).ok());
   const SequenceId next = Insert();
   for (const SequenceId id : ids) EXPECT_NE(next, id);
 }
 
 TEST_F(SequenceTableTest, ASessionsSequencesLiveAsLongAsIt) {
-  const absl::StatusOr<uint64_t> session = table_.OpenSession();
+  const absl::StatusOr<uint64_t> session = table_.OpenSession(kTenant);
   ASSERT_TRUE(session.ok());
   const SequenceId inside = Insert(absl::ZeroDuration(), *session);
   const SequenceId also_inside = Insert(absl::Seconds(1), *session);
   const SequenceId outside = Insert(absl::Minutes(10));
-  EXPECT_TRUE(absl::IsNotFound(table_.Insert(NewSequence(), *session + 1000, absl::ZeroDuration()).status()));
+  EXPECT_TRUE(absl::IsNotFound(table_.Insert(NewSequence(), *session + 1000, absl::ZeroDuration(), kTenant).status()));
 
   Advance(absl::Minutes(5));
   EXPECT_EQ(table_.CloseExpired(), 0u);
-  EXPECT_TRUE(table_.Borrow(also_inside).ok());
+  EXPECT_TRUE(table_.Borrow(also_inside, kTenant).ok());
   table_.CloseSession(*session);
   EXPECT_EQ(table_.open_sessions(), 0u);
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(inside).status()));
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(also_inside).status()));
-  EXPECT_TRUE(table_.Borrow(outside).ok());
-  EXPECT_TRUE(absl::IsNotFound(table_.Insert(NewSequence(), *session, absl::ZeroDuration()).status()));
+  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(inside, kTenant).status()));
+  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(also_inside, kTenant).status()));
+  EXPECT_TRUE(table_.Borrow(outside, kTenant).ok());
+  EXPECT_TRUE(absl::IsNotFound(table_.Insert(NewSequence(), *session, absl::ZeroDuration(), kTenant).status()));
 }
 
 TEST_F(SequenceTableTest, ASessionsSequencesHaveAMaximumLifeToo) {
-  const uint64_t session = *table_.OpenSession();
+  const uint64_t session = *table_.OpenSession(kTenant);
   const SequenceId id = Insert(absl::ZeroDuration(), session);
   Advance(absl::Hours(1));
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id).status()));
+  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, kTenant).status()));
   EXPECT_EQ(table_.CloseExpired(), 1u);
   EXPECT_EQ(table_.open_sessions(), 1u);
 }
 
 TEST_F(SequenceTableTest, SessionsAreBounded) {
-  const uint64_t first = *table_.OpenSession();
-  EXPECT_TRUE(table_.OpenSession().ok());
-  EXPECT_THAT(table_.OpenSession().status().ToString(), HasSubstr("sessions: the limit of 2"));
+  const uint64_t first = *table_.OpenSession(kTenant);
+  EXPECT_TRUE(table_.OpenSession(kTenant).ok());
+  EXPECT_THAT(table_.OpenSession(kTenant).status().ToString(), HasSubstr("sessions: the limit of 2"));
   table_.CloseSession(first);
-  EXPECT_TRUE(table_.OpenSession().ok());
+  EXPECT_TRUE(table_.OpenSession(kTenant).ok());
 }
 
 TEST_F(SequenceTableTest, CloseAllClosesLeasesAndSessionsAlike) {
-  const uint64_t session = *table_.OpenSession();
+  const uint64_t session = *table_.OpenSession(kTenant);
   Insert();
   Insert(absl::ZeroDuration(), session);
   table_.CloseAll();
@@ -173,18 +174,18 @@ TEST_F(SequenceTableTest, ClosingWaitsForTheCallThatUsesTheSequence) {
   const SequenceId id = Insert();
   std::optional<SequenceTable::Borrowed> borrowed;
   {
-    absl::StatusOr<SequenceTable::Borrowed> taken = table_.Borrow(id);
+    absl::StatusOr<SequenceTable::Borrowed> taken = table_.Borrow(id, kTenant);
     ASSERT_TRUE(taken.ok());
     borrowed.emplace(*std::move(taken));
   }
   std::atomic<bool> closed = false;
   std::thread closer([&] {
-    EXPECT_TRUE(table_.Close(id).ok());
+    EXPECT_TRUE(table_.Close(id, kTenant).ok());
     closed = true;
   });
   // Gone for others at once, alive for the one who has it.
   ASSERT_TRUE(Await(kTestPatience, [this] { return table_.open_sequences() == 0; }));
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id).status()));
+  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, kTenant).status()));
   EXPECT_FALSE(closed);
   world_.AppendAll(**borrowed);
   EXPECT_EQ((*borrowed)->ready(), 20u);
@@ -204,9 +205,9 @@ TEST_F(SequenceTableTest, OneCallAtATimeUsesASequence) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 200; ++i) {
         if (t == 0 && i == 150) {
-          EXPECT_TRUE(table_.Close(id).ok());
+          EXPECT_TRUE(table_.Close(id, kTenant).ok());
         }
-        absl::StatusOr<SequenceTable::Borrowed> borrowed = table_.Borrow(id);
+        absl::StatusOr<SequenceTable::Borrowed> borrowed = table_.Borrow(id, kTenant);
         if (!borrowed.ok()) continue;
         if (++inside != 1) overlapped = true;
         ++uses;
@@ -217,7 +218,7 @@ TEST_F(SequenceTableTest, OneCallAtATimeUsesASequence) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_FALSE(overlapped);
   EXPECT_GE(uses, 150);
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id).status()));
+  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, kTenant).status()));
 }
 
 }  // namespace
