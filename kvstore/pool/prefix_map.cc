@@ -134,7 +134,6 @@ absl::StatusOr<BlockNode*> PrefixMap::Add(const BlockHeader& header, uint32_t in
   copy->slot = slot;
   copy->node = node;
   node->copies[Index(tier)] = std::move(copy);
-  ++copy_counts_[Index(tier)];
   const Membership after = MembershipOf(*node);
   for (const BlockSetKind set : kAllSets) {
     if (before[Index(set)] || !after[Index(set)]) continue;
@@ -151,7 +150,6 @@ void PrefixMap::Detach(BlockCopy* copy) {
   BlockNode* node = copy->node;
   std::unique_ptr<BlockCopy> owned = std::move(node->copies[Index(copy->tier)]);
   if (owned->eviction.evictable) policies_[Index(copy->tier)]->Remove(copy);
-  --copy_counts_[Index(copy->tier)];
   owned->node = nullptr;
   if (owned->in_use()) {
     owned.release();  // NOLINT: its pins and guards own it now, the last to drop deletes it

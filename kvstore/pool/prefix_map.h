@@ -126,7 +126,6 @@ class PrefixMap {
   BlockCopy* Victim(Tier tier) const;
 
   const SetDigest& digest(BlockSetKind set) const { return digests_[static_cast<size_t>(set)]; }
-  uint64_t copies(Tier tier) const { return copy_counts_[static_cast<size_t>(tier)]; }
   // Distinct copies of the tier with at least one pin, detached ones included.
   uint64_t pinned(Tier tier) const { return pinned_counts_[static_cast<size_t>(tier)]; }
 
@@ -162,7 +161,6 @@ class PrefixMap {
   NodeMap roots_;
   uint64_t use_counter_ = 0;
   std::array<SetDigest, 3> digests_;
-  std::array<uint64_t, 3> copy_counts_{};
   std::array<uint64_t, 3> pinned_counts_{};
 };
 

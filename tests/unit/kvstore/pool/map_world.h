@@ -61,6 +61,12 @@ class MapWorld : public SetObserver, public CopyStorage {
     const BlockNode* node = map.Find(key);
     return node == nullptr ? nullptr : node->copy(tier);
   }
+  // How many blocks have a copy in the tier.
+  uint64_t Copies(Tier tier) const {
+    uint64_t copies = 0;
+    map.ForEachParentsFirst([&](const BlockNode& node) { copies += node.copy(tier) != nullptr ? 1 : 0; });
+    return copies;
+  }
   // How many of `keys` are in the set.
   size_t CountIn(BlockSetKind set, const std::vector<BlockKey>& keys) const {
     size_t count = 0;

@@ -309,7 +309,7 @@ class Stream {
       EXPECT_EQ(world_.map.CanEvict(*Attached(slot)), model_.CanEvict(slot)) << "slot " << slot;
     }
     for (const Tier tier : kAllTiers) {
-      EXPECT_EQ(world_.map.copies(tier), attached[static_cast<size_t>(tier)]);
+      EXPECT_EQ(world_.Copies(tier), attached[static_cast<size_t>(tier)]);
       EXPECT_EQ(world_.map.pinned(tier), pinned[static_cast<size_t>(tier)]);
       const BlockCopy* victim = world_.map.Victim(tier);
       const std::optional<uint64_t> expected = model_.Victim(tier);

@@ -83,7 +83,7 @@ TEST_F(PrefixMapTest, PinnedCopyThatIsLostIsFreedByItsLastUnpin) {
   EXPECT_EQ(world_.map.Find(keys_[2]), nullptr);
   EXPECT_EQ(pinned->node, nullptr);
   EXPECT_EQ(world_.map.pinned(Tier::kDevice), 1u);
-  EXPECT_EQ(world_.map.copies(Tier::kDevice), 1u);
+  EXPECT_EQ(world_.Copies(Tier::kDevice), 1u);
   world_.map.Lose(pinned);  // lost before
   const uint64_t slot = pinned->slot;
   EXPECT_FALSE(world_.freed.contains(slot));
@@ -116,10 +116,10 @@ TEST_F(PrefixMapTest, LostBlockCanBeAddedAgainWhileItsOldCopyIsPinned) {
   world_.map.Erase(world_.map.FindRoot(root_));
   EXPECT_EQ(world_.map.FindRoot(root_), nullptr);
   world_.AddChain(root_, keys_, Tier::kDevice);
-  EXPECT_EQ(world_.map.copies(Tier::kDevice), 4u);
+  EXPECT_EQ(world_.Copies(Tier::kDevice), 4u);
   EXPECT_NE(world_.CopyOf(keys_[0], Tier::kDevice), old);
   world_.map.Unpin(old);
-  EXPECT_EQ(world_.map.copies(Tier::kDevice), 4u);
+  EXPECT_EQ(world_.Copies(Tier::kDevice), 4u);
 }
 
 TEST_F(PrefixMapTest, VictimsAreUnpinnedLeavesLeastRecentlyUsedFirst) {
@@ -166,8 +166,8 @@ TEST_F(DeepPrefixMapTest, LosingTheFirstBlockEndsTheChain) {
   BlockCopy* pinned = world_.CopyOf(keys_.back(), Tier::kDevice);
   world_.map.Pin(pinned);
   world_.map.Lose(world_.CopyOf(keys_[0], Tier::kDevice));
-  EXPECT_EQ(world_.map.copies(Tier::kDevice), 0u);
-  EXPECT_EQ(world_.map.copies(Tier::kDisk), kDepth);
+  EXPECT_EQ(world_.Copies(Tier::kDevice), 0u);
+  EXPECT_EQ(world_.Copies(Tier::kDisk), kDepth);
   EXPECT_EQ(world_.freed.size(), kDepth - 1);
   EXPECT_EQ(world_.map.digest(BlockSetKind::kMemory), SetDigest());
   world_.map.Unpin(pinned);
