@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/report/report_messages.h"
 #include "kvstore/service/log.h"
+#include "kvstore/wire/wire.h"
 
 namespace kvmesh {
 
@@ -134,9 +135,8 @@ absl::Status ReportSession::Apply(const v1::Event& event) {
     return run.ok() ? context_.index.Stored(slot, *set, *run) : run.status();
   }
   if (event.has_truncated()) {
-    const auto key = BlockKey::FromBytes(event.truncated().key());
-    if (!key.has_value()) return absl::InvalidArgumentError("truncated.key: not 16 bytes");
-    return context_.index.Truncated(slot, *set, *key);
+    const absl::StatusOr<BlockKey> key = FixedFromBytes<BlockKey>(event.truncated().key(), "truncated.key");
+    return key.ok() ? context_.index.Truncated(slot, *set, *key) : key.status();
   }
   if (event.has_cleared()) return context_.index.Cleared(slot, *set);
   const absl::StatusOr<SetSummary> expected = FromWire(event.digest());
@@ -149,7 +149,7 @@ void ReportSession::ApplyRemovalOnly(const v1::Event& event) {
   if (!set.has_value()) return;
   if (event.has_cleared()) {
     context_.index.Cleared(entry_->slot(), *set).IgnoreError();
-  } else if (const auto key = BlockKey::FromBytes(event.truncated().key()); key.has_value()) {
+  } else if (const auto key = FixedFromBytes<BlockKey>(event.truncated().key(), "truncated.key"); key.ok()) {
     context_.index.Truncated(entry_->slot(), *set, *key).IgnoreError();
   }
 }
