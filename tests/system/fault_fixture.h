@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -50,6 +51,30 @@ class FaultTest : public testing::Test {
     std::vector<WorkerConfig> workers(3, worker);
     workers[0].proxied = true;
     return workers;
+  }
+
+  struct Round {
+    uint64_t number;
+    std::string salt;  // of this round alone
+    const Prompt& prompt;
+  };
+  struct Frame {
+    std::string name;
+    size_t restarted;  // the worker whose disk must serve after a restart, at the end
+    bool load = true;  // from the beginning of a round
+  };
+  // Three workers. In each round worker 0 holds the round's prompt, `fault` strikes under load, and all settles.
+  void RunRounds(const Frame& frame, const std::function<void(const Round&)>& fault) {
+    ASSERT_NO_FATAL_FAILURE(StartCluster(ThreeWorkers()));
+    for (uint64_t i = 0; i < rounds_; ++i) {
+      SCOPED_TRACE(absl::StrCat("round ", i));
+      const Round round{i, absl::StrCat(frame.name, " ", i), prompts_[i % prompts_.size()]};
+      if (frame.load) BeginLoad(i);
+      ASSERT_NO_FATAL_FAILURE(Fill(0, round.prompt, round.salt));
+      ASSERT_NO_FATAL_FAILURE(fault(round));
+      ASSERT_NO_FATAL_FAILURE(Settle());
+    }
+    ExpectDiskServesAfterRestart(frame.restarted);
   }
 
   void BeginLoad(uint64_t round) {

@@ -11,42 +11,47 @@ namespace {
 
 using Answer = absl::StatusOr<ClusterGenerateResult>;
 
-std::future<Answer> AskLater(ProcessCluster& cluster, const Prompt& prompt, const AskOptions& options) {
-  return std::async(std::launch::async, [&cluster, &prompt, options] { return Ask(cluster, prompt, options); });
-}
-
-TEST_F(FaultTest, ServingPeerKilledDuringFetchIsRecomputed) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster(ThreeWorkers()));
-  for (uint64_t round = 0; round < rounds_; ++round) {
-    const std::string salt = absl::StrCat("killed peer ", round);
-    const Prompt& prompt = prompts_[round % prompts_.size()];
-    BeginLoad(round);
-    ASSERT_NO_FATAL_FAILURE(Fill(0, prompt, salt));
+class PeerFaultTest : public FaultTest {
+ protected:
+  Answer AskFor(const Round& round, size_t worker, absl::Duration timeout = AskOptions().timeout) {
+    return Ask(*cluster_, round.prompt,
+               {.salt = round.salt, .worker_id = cluster_->worker_id(worker), .timeout = timeout});
+  }
+  // `round` outlives the answer.
+  std::future<Answer> AskLater(const Round& round, size_t worker) {
+    return std::async(std::launch::async, [this, &round, worker] { return AskFor(round, worker); });
+  }
+  // Worker 1 pulls the round's prompt from worker 0, and `victim` is killed in the middle of it.
+  std::future<Answer> KillDuringFetch(const Round& round, size_t victim) {
     cluster_->proxy(0).Arm(TcpProxy::Fault::kStall, kIntoTheFetch);
-    std::future<Answer> asked = AskLater(*cluster_, prompt, {.salt = salt, .worker_id = cluster_->worker_id(1)});
+    std::future<Answer> asked = AskLater(round, 1);
     EXPECT_TRUE(cluster_->proxy(0).AwaitFired(absl::Seconds(10)));
-    cluster_->worker(0).Kill();
+    cluster_->worker(victim).Kill();
     cluster_->proxy(0).Disarm();
-    const Answer answer = asked.get();
+    return asked;
+  }
+  // Tokens that worker 1 has missed because fetches failed.
+  uint64_t FetchMisses() {
+    const auto stats = cluster_->Stats(1);
+    EXPECT_TRUE(stats.ok()) << stats.status();
+    if (!stats.ok()) return 0;
+    uint64_t missed = 0;
+    for (const auto& [reason, tokens] : stats->misses_by_reason()) missed += reason.starts_with("fetch_") ? tokens : 0;
+    return missed;
+  }
+};
+
+TEST_F(PeerFaultTest, ServingPeerKilledDuringFetchIsRecomputed) {
+  RunRounds({.name = "killed peer", .restarted = 1}, [this](const Round& round) {
+    const Answer answer = KillDuringFetch(round, 0).get();
     EXPECT_TRUE(answer.ok()) << answer.status();
     ASSERT_TRUE(cluster_->StartWorker(0));
-    ASSERT_NO_FATAL_FAILURE(Settle()) << "round " << round;
-  }
-  ExpectDiskServesAfterRestart(1);
+  });
 }
 
-TEST_F(FaultTest, RequestingWorkerKilledDuringFetchLeavesNothingAtThePeer) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster(ThreeWorkers()));
-  for (uint64_t round = 0; round < rounds_; ++round) {
-    const std::string salt = absl::StrCat("killed requester ", round);
-    const Prompt& prompt = prompts_[round % prompts_.size()];
-    BeginLoad(round);
-    ASSERT_NO_FATAL_FAILURE(Fill(0, prompt, salt));
-    cluster_->proxy(0).Arm(TcpProxy::Fault::kStall, kIntoTheFetch);
-    std::future<Answer> asked = AskLater(*cluster_, prompt, {.salt = salt, .worker_id = cluster_->worker_id(1)});
-    EXPECT_TRUE(cluster_->proxy(0).AwaitFired(absl::Seconds(10)));
-    cluster_->worker(1).Kill();
-    cluster_->proxy(0).Disarm();
+TEST_F(PeerFaultTest, RequestingWorkerKilledDuringFetchLeavesNothingAtThePeer) {
+  RunRounds({.name = "killed requester", .restarted = 0}, [this](const Round& round) {
+    std::future<Answer> asked = KillDuringFetch(round, 1);
     const absl::Time killed = absl::Now();
     const Answer answer = asked.get();
     // It may have been the load's fetch that was hit, and this one already over.
@@ -54,39 +59,25 @@ TEST_F(FaultTest, RequestingWorkerKilledDuringFetchLeavesNothingAtThePeer) {
         << answer.status();
     EXPECT_LT(absl::Now() - killed, absl::Seconds(10));
     ASSERT_TRUE(cluster_->StartWorker(1));
-    ASSERT_NO_FATAL_FAILURE(Settle()) << "round " << round;
-  }
-  ExpectDiskServesAfterRestart(0);
+  });
 }
 
-TEST_F(FaultTest, WorkersReportAgainToARestartedCoordinator) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster(ThreeWorkers()));
-  for (uint64_t round = 0; round < rounds_; ++round) {
-    const std::string salt = absl::StrCat("coordinator ", round);
-    const Prompt& prompt = prompts_[round % prompts_.size()];
-    BeginLoad(round);
-    ASSERT_NO_FATAL_FAILURE(Fill(0, prompt, salt));
+TEST_F(PeerFaultTest, WorkersReportAgainToARestartedCoordinator) {
+  RunRounds({.name = "coordinator", .restarted = 2}, [this](const Round& round) {
     cluster_->coordinator().Kill();
     for (size_t i = 0; i < cluster_->size(); ++i) {
-      const auto tokens = AskDirectly(*cluster_, i, prompt, salt);
+      const auto tokens = AskDirectly(*cluster_, i, round.prompt, round.salt);
       ASSERT_TRUE(tokens.ok()) << tokens.status();
-      EXPECT_EQ(*tokens, prompt.answer);
+      EXPECT_EQ(*tokens, round.prompt.answer);
     }
     ASSERT_TRUE(cluster_->StartCoordinator());
     ASSERT_TRUE(cluster_->AwaitAllReady(absl::Seconds(10)));
-    AwaitHolder(0, prompt, salt);
-    ASSERT_NO_FATAL_FAILURE(Settle()) << "round " << round;
-  }
-  ExpectDiskServesAfterRestart(2);
+    AwaitHolder(0, round.prompt, round.salt);
+  });
 }
 
-TEST_F(FaultTest, RestartedWorkerIsListedOnceAndServesAsItsNewIncarnation) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster(ThreeWorkers()));
-  for (uint64_t round = 0; round < rounds_; ++round) {
-    const std::string salt = absl::StrCat("restart ", round);
-    const Prompt& prompt = prompts_[round % prompts_.size()];
-    BeginLoad(round);
-    ASSERT_NO_FATAL_FAILURE(Fill(0, prompt, salt));
+TEST_F(PeerFaultTest, RestartedWorkerIsListedOnceAndServesAsItsNewIncarnation) {
+  RunRounds({.name = "restart", .restarted = 0}, [this](const Round& round) {
     const auto before = cluster_->Stats(0);
     ASSERT_TRUE(before.ok()) << before.status();
     cluster_->worker(0).Kill();
@@ -99,92 +90,57 @@ TEST_F(FaultTest, RestartedWorkerIsListedOnceAndServesAsItsNewIncarnation) {
     ASSERT_TRUE(listed.ok()) << listed.status();
     EXPECT_EQ(listed->workers_size(), 3) << listed->DebugString();
     // Its memory is gone, whatever the index said; what it computes now is pulled from it again.
-    ASSERT_NO_FATAL_FAILURE(Fill(0, prompt, salt));
-    const Answer answer = Ask(*cluster_, prompt, {.salt = salt, .worker_id = cluster_->worker_id(1)});
+    ASSERT_NO_FATAL_FAILURE(Fill(0, round.prompt, round.salt));
+    const Answer answer = AskFor(round, 1);
     ASSERT_TRUE(answer.ok()) << answer.status();
     EXPECT_GT(answer->hits.peer(), 0u) << answer->hits.ShortDebugString();
-    ASSERT_NO_FATAL_FAILURE(Settle()) << "round " << round;
-  }
-  ExpectDiskServesAfterRestart(0);
+  });
 }
 
-TEST_F(FaultTest, StoppedPeerDelaysARequestToItsDeadlineAtMost) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster(ThreeWorkers()));
-  for (uint64_t round = 0; round < rounds_; ++round) {
-    const std::string salt = absl::StrCat("stopped ", round);
-    const Prompt& prompt = prompts_[round % prompts_.size()];
-    BeginLoad(round);
-    ASSERT_NO_FATAL_FAILURE(Fill(0, prompt, salt));
+TEST_F(PeerFaultTest, StoppedPeerDelaysARequestToItsDeadlineAtMost) {
+  RunRounds({.name = "stopped", .restarted = 1}, [this](const Round& round) {
     cluster_->worker(0).Signal(SIGSTOP);
     const absl::Time began = absl::Now();
-    std::future<Answer> patient = AskLater(*cluster_, prompt, {.salt = salt, .worker_id = cluster_->worker_id(1)});
-    const Answer hasty = Ask(*cluster_, prompt,
-                             {.salt = salt, .worker_id = cluster_->worker_id(2), .timeout = absl::Milliseconds(1500)});
+    std::future<Answer> patient = AskLater(round, 1);
+    const Answer hasty = AskFor(round, 2, absl::Milliseconds(1500));
     EXPECT_LT(absl::Now() - began, absl::Seconds(4));
     EXPECT_TRUE(hasty.ok() || absl::IsDeadlineExceeded(hasty.status())) << hasty.status();
     const Answer answer = patient.get();
     EXPECT_TRUE(answer.ok()) << answer.status();
     EXPECT_LT(absl::Now() - began, absl::Seconds(12));
     cluster_->worker(0).Signal(SIGCONT);
-    ASSERT_NO_FATAL_FAILURE(Settle()) << "round " << round;
-  }
-  ExpectDiskServesAfterRestart(1);
+  });
 }
 
-TEST_F(FaultTest, ByteFlippedOnTheWireIsAMissAndIsRecomputed) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster(ThreeWorkers()));
-  for (uint64_t round = 0; round < rounds_; ++round) {
-    const std::string salt = absl::StrCat("wire ", round);
-    const Prompt& prompt = prompts_[round % prompts_.size()];
-    ASSERT_NO_FATAL_FAILURE(Fill(0, prompt, salt));
-    const auto before = cluster_->Stats(1);
-    ASSERT_TRUE(before.ok()) << before.status();
-    // No load: the byte is one of this fetch.
-    cluster_->proxy(0).Arm(TcpProxy::Fault::kFlipByte, kIntoTheFetch + round * 1000);
-    const Answer answer = Ask(*cluster_, prompt, {.salt = salt, .worker_id = cluster_->worker_id(1)});
+TEST_F(PeerFaultTest, ByteFlippedOnTheWireIsAMissAndIsRecomputed) {
+  // No load at first: the byte is one of this fetch.
+  RunRounds({.name = "wire", .restarted = 1, .load = false}, [this](const Round& round) {
+    const uint64_t missed_before = FetchMisses();
+    cluster_->proxy(0).Arm(TcpProxy::Fault::kFlipByte, kIntoTheFetch + round.number * 1000);
+    const Answer answer = AskFor(round, 1);
     EXPECT_TRUE(answer.ok()) << answer.status();
     EXPECT_TRUE(cluster_->proxy(0).AwaitFired(absl::ZeroDuration()));
     cluster_->proxy(0).Disarm();
-    const auto after = cluster_->Stats(1);
-    ASSERT_TRUE(after.ok()) << after.status();
-    uint64_t counted = 0;
-    for (const auto& [reason, tokens] : after->misses_by_reason()) {
-      const auto old = before->misses_by_reason().find(reason);
-      if (reason.rfind("fetch_", 0) == 0) {
-        counted += tokens - (old == before->misses_by_reason().end() ? 0 : old->second);
-      }
-    }
-    EXPECT_GT(counted, 0u) << after->ShortDebugString();
-    BeginLoad(round);
+    EXPECT_GT(FetchMisses(), missed_before);
+    BeginLoad(round.number);
     ASSERT_TRUE(Await(absl::Seconds(10), [this] { return load_->answered() >= 10; }));
-    ASSERT_NO_FATAL_FAILURE(Settle()) << "round " << round;
-  }
-  ExpectDiskServesAfterRestart(1);
+  });
 }
 
-TEST_F(FaultTest, ConnectionCutDuringFetchIsAMissAndIsRecomputed) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster(ThreeWorkers()));
-  for (uint64_t round = 0; round < rounds_; ++round) {
-    const std::string salt = absl::StrCat("cut ", round);
-    const Prompt& prompt = prompts_[round % prompts_.size()];
-    BeginLoad(round);
-    ASSERT_NO_FATAL_FAILURE(Fill(0, prompt, salt));
+TEST_F(PeerFaultTest, ConnectionCutDuringFetchIsAMissAndIsRecomputed) {
+  RunRounds({.name = "cut", .restarted = 1}, [this](const Round& round) {
     cluster_->proxy(0).Arm(TcpProxy::Fault::kCut, kIntoTheFetch);
-    const Answer answer = Ask(*cluster_, prompt, {.salt = salt, .worker_id = cluster_->worker_id(1)});
+    const Answer answer = AskFor(round, 1);
     EXPECT_TRUE(answer.ok()) << answer.status();
     EXPECT_TRUE(cluster_->proxy(0).AwaitFired(absl::Seconds(10)));
-    ASSERT_NO_FATAL_FAILURE(Settle()) << "round " << round;
-  }
-  ExpectDiskServesAfterRestart(1);
+  });
 }
 
-TEST_F(FaultTest, KilledClientsSequencesClose) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster(ThreeWorkers()));
-  for (uint64_t round = 0; round < rounds_; ++round) {
-    BeginLoad(round);
+TEST_F(PeerFaultTest, KilledClientsSequencesClose) {
+  RunRounds({.name = "client", .restarted = 0}, [this](const Round& round) {
     auto client =
         ChildProcess::Start({absl::StrCat(KVMESH_SYSTEM_TEST_DIR, "/system_dying_client"), cluster_->address(0)},
-                            cluster_->folder() / absl::StrCat("client-", round, ".log"));
+                            cluster_->folder() / absl::StrCat("client-", round.number, ".log"));
     ASSERT_TRUE(client.ok()) << client.status();
     ASSERT_TRUE(Await(absl::Seconds(10), [&] { return (*client)->LogTail() == "open\n" || !(*client)->Running(); }));
     ASSERT_TRUE((*client)->Running());
@@ -197,9 +153,7 @@ TEST_F(FaultTest, KilledClientsSequencesClose) {
       const auto now = cluster_->DebugState(0);
       return now.ok() && now->open_sequences() == 0 && now->sessions() == 0;
     })) << "the sequences of a dead client are open still";
-    ASSERT_NO_FATAL_FAILURE(Settle()) << "round " << round;
-  }
-  ExpectDiskServesAfterRestart(0);
+  });
 }
 
 }  // namespace
