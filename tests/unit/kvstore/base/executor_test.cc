@@ -5,7 +5,7 @@
 #include <atomic>
 #include <vector>
 
-#include "kvstore/base/mutex.h"
+#include "tests/support/gate.h"
 
 namespace kvmesh {
 namespace {
@@ -37,22 +37,12 @@ TEST(ThreadPoolTest, WorkMayScheduleWorkEvenWhileItIsDestroyed) {
 }
 
 TEST(ThreadPoolTest, ThreadsRunAtTheSameTime) {
-  Mutex mu;
-  CondVar changed;
-  int waiting = 0;
-  {
-    ThreadPool pool(3);
-    // Each closure waits for the others: with fewer threads this would never end.
-    for (int i = 0; i < 3; ++i) {
-      pool.Schedule([&] {
-        MutexLock lock(mu);
-        ++waiting;
-        changed.NotifyAll();
-        while (waiting < 3) changed.Wait(lock);
-      });
-    }
-  }
-  EXPECT_EQ(waiting, 3);
+  Gate meeting;
+  meeting.Close();
+  ThreadPool pool(3);
+  for (int i = 0; i < 3; ++i) pool.Schedule([&meeting] { meeting.Pass(); });
+  EXPECT_TRUE(meeting.AwaitWaiting(3));
+  meeting.Open();
 }
 
 TEST(ThreadPoolTest, OneThreadKeepsTheOrder) {

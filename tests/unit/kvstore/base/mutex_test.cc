@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "tests/support/gate.h"
 
 namespace kvmesh {
 namespace {
@@ -67,20 +68,17 @@ TEST(CondVarTest, InfiniteWaitEndsWithANotification) {
 
 TEST(SharedMutexTest, ReadersShareAndAWriterIsAlone) {
   SharedMutex mu;
-  Mutex meeting;
-  CondVar changed;
-  int readers = 0;
+  Gate meeting;
+  meeting.Close();
   std::vector<std::thread> threads;
-  // Two readers that wait for each other inside the lock: they must share it.
   for (int i = 0; i < 2; ++i) {
     threads.emplace_back([&] {
       ReaderLock read(mu);
-      MutexLock lock(meeting);
-      ++readers;
-      changed.NotifyAll();
-      while (readers < 2) changed.Wait(lock);
+      meeting.Pass();
     });
   }
+  EXPECT_TRUE(meeting.AwaitWaiting(2)) << "both are inside at once";
+  meeting.Open();
   for (std::thread& thread : threads) thread.join();
   threads.clear();
 

@@ -165,9 +165,15 @@ class Gate {
       return open_ ? absl::OkStatus() : absl::CancelledError("shut down");
     };
   }
-  void AwaitEntered(int count) {
+  // True when `count` handlers have begun before the patience ends.
+  bool AwaitEntered(int count) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
     MutexLock lock(mu_);
-    while (entered_ < count) changed_.Wait(lock);
+    while (entered_ < count) {
+      if (absl::Now() >= deadline) return false;
+      changed_.WaitFor(lock, deadline - absl::Now());
+    }
+    return true;
   }
   void Open() {
     MutexLock lock(mu_);
@@ -191,7 +197,7 @@ TEST_F(GrpcServerTest, ShutdownLetsARunningCallEnd) {
     std::string out;
     status = CallEcho(*channel, "", out);
   });
-  gate.AwaitEntered(1);
+  EXPECT_TRUE(gate.AwaitEntered(1));
   std::thread shutdown([&] { server->Shutdown(absl::Seconds(30)); });
   gate.Open();
   shutdown.join();
@@ -208,7 +214,7 @@ TEST_F(GrpcServerTest, ShutdownCancelsACallThatOutlastsTheGrace) {
     std::string out;
     status = CallEcho(*channel, "", out);
   });
-  gate.AwaitEntered(1);
+  EXPECT_TRUE(gate.AwaitEntered(1));
   server->Shutdown(absl::Milliseconds(50));
   caller.join();
   EXPECT_FALSE(status.ok());

@@ -8,10 +8,14 @@
 namespace kvmesh {
 namespace {
 
-// Signals change the whole process, so each test runs in a child; the exit code is what it saw.
+// Signals change the whole process, so each test runs in a child; the exit code is what it saw. A child that waits on
+// is ended by an alarm.
 int RunInChild(int (*body)()) {
   const pid_t child = fork();
-  if (child == 0) _exit(body());
+  if (child == 0) {
+    alarm(60);
+    _exit(body());
+  }
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

@@ -144,12 +144,12 @@ TEST(BlockStorePromoteTest, DeadlineEndsTheWaitForAnothersPromotion) {
     EXPECT_EQ(late.stopped_by, MissReason::kDeadline);
     ended = true;
   });
-  while (!ended) {
+  EXPECT_TRUE(Await(kTestPatience, [&] {
     world.clock.AdvanceTo(world.clock.Now() + absl::Milliseconds(1));
-    std::this_thread::yield();
-  }
-  waiting.join();
+    return ended.load();
+  }));
   world.disk->read_gate.Open();
+  waiting.join();
   promoting.join();
   EXPECT_EQ(world.disk->reads(), 1u);
 }
@@ -170,8 +170,8 @@ TEST(BlockStorePromoteTest, ManyReadersOfOneBlockReadTheDiskOnce) {
         complete += found.pins.size() == 3 && world.AllHold(found.pins, keys) ? 1 : 0;
       });
     }
-    while (started < kReaders) std::this_thread::yield();
-    ASSERT_TRUE(world.disk->read_gate.AwaitWaiting(1));
+    EXPECT_TRUE(Await(kTestPatience, [&] { return started == kReaders; }));
+    EXPECT_TRUE(world.disk->read_gate.AwaitWaiting(1));
     world.disk->read_gate.Open();
     for (std::thread& reader : readers) reader.join();
     EXPECT_EQ(complete, kReaders);

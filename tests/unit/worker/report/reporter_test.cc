@@ -344,6 +344,8 @@ TEST_F(ReporterTest, StopsPromptlyWhileConnectingToASilentPeer) {
   socklen_t size = sizeof(address);
   ASSERT_EQ(bind(socket, reinterpret_cast<sockaddr*>(&address), size), 0);
   ASSERT_EQ(listen(socket, 8), 0);
+  const timeval patience = absl::ToTimeval(kTestPatience);
+  ASSERT_EQ(setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
   ASSERT_EQ(getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size), 0);
   Start({.coordinator_address = absl::StrCat("127.0.0.1:", ntohs(address.sin_port))});
   const int accepted = accept(socket, nullptr, nullptr);  // it is connecting now

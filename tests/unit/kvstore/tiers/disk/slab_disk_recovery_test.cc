@@ -29,6 +29,7 @@ class Child {
     if (::pipe(fds) != 0) std::abort();
     pid_ = ::fork();
     if (pid_ == 0) {
+      ::alarm(60);  // an end of its own, should the test not come to it
       ::dup2(fds[1], 100);
       ::setenv("KVMESH_DISK_CHILD", directory.c_str(), 1);
       ::execl("/proc/self/exe", "child", "--gtest_filter=DiskChild.DISABLED_WriteUntilKilled",
