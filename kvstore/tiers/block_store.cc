@@ -14,10 +14,6 @@ ShardRange WholeBlock(const BlockLayout& layout) {
   return {0, static_cast<uint16_t>(layout.layers), 0, static_cast<uint16_t>(layout.kv_heads)};
 }
 
-uint64_t PinBound(uint64_t capacity, double fraction) {
-  return std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(capacity) * fraction));
-}
-
 }  // namespace
 
 BlockPin& BlockPin::operator=(BlockPin&& other) noexcept {
@@ -108,10 +104,7 @@ absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Create(const Options& op
     return absl::InvalidArgumentError("max_pinned_fraction: must be above 0 and at most 1");
   }
   auto store = std::unique_ptr<BlockStore>(new BlockStore(options));
-  {
-    MutexLock lock(store->mu_);
-    store->AdoptRecovered();
-  }
+  store->AdoptRecovered();
   return store;
 }
 
@@ -121,9 +114,7 @@ BlockStore::BlockStore(const Options& options)
       disk_(options.disk),
       clock_(options.clock),
       block_tokens_(options.block_tokens),
-      max_pinned_({PinBound(device_->capacity(), options.max_pinned_fraction),
-                   host_ == nullptr ? 0 : PinBound(host_->capacity(), options.max_pinned_fraction),
-                   disk_ == nullptr ? 0 : PinBound(disk_->usage().capacity_blocks, options.max_pinned_fraction)}),
+      max_pinned_fraction_(options.max_pinned_fraction),
       block_bytes_(static_cast<size_t>(options.device->layout().block_bytes)),
       shard_(WholeBlock(device_->layout())),
       layout_fingerprint_(ComputeLayoutFingerprint(options.device->layout())),
@@ -138,6 +129,7 @@ BlockStore::~BlockStore() {
 
 void BlockStore::AdoptRecovered() {
   if (disk_ == nullptr) return;
+  MutexLock lock(mu_);
   std::vector<RecoveredBlock> recovered = disk_->TakeRecovered();
   std::sort(recovered.begin(), recovered.end(), [](const RecoveredBlock& a, const RecoveredBlock& b) {
     return a.header.start_position < b.header.start_position;
@@ -175,9 +167,17 @@ BlockPin BlockStore::MakePin(BlockCopy* copy) {
   return BlockPin(this, copy);
 }
 
+uint64_t BlockStore::MaxPinned(Tier tier) const {
+  uint64_t capacity = 0;
+  if (tier == Tier::kDevice) capacity = device_->capacity();
+  if (tier == Tier::kHost) capacity = host_->capacity();
+  if (tier == Tier::kDisk) capacity = disk_->usage().capacity_blocks;  // follows the space of its file system
+  return std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(capacity) * max_pinned_fraction_));
+}
+
 bool BlockStore::PinBoundReached(Tier tier, uint64_t more) const {
   const uint64_t held = map_.pinned(tier) + (tier == Tier::kDevice ? private_blocks_ : 0);
-  return held + more > max_pinned_[static_cast<size_t>(tier)];
+  return held + more > MaxPinned(tier);
 }
 
 bool BlockStore::Fits(const BlockHeader& header) const {
@@ -205,7 +205,7 @@ absl::StatusOr<PrivateBlock> BlockStore::Allocate(absl::Time deadline) {
   MutexLock lock(mu_);
   if (PinBoundReached()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("pinned blocks: the limit of ", max_pinned_[static_cast<size_t>(Tier::kDevice)], " is reached"));
+        absl::StrCat("pinned blocks: the limit of ", MaxPinned(Tier::kDevice), " is reached"));
   }
   ++private_blocks_;
   const std::optional<BlockId> block = AllocateDevice(lock, deadline);
@@ -331,7 +331,7 @@ absl::StatusOr<std::vector<BlockPin>> BlockStore::PinForRead(const RootKey& root
   for (const Tier tier : kAllTiers) {
     const size_t t = static_cast<size_t>(tier);
     if (newly_pinned[t] == 0 || !PinBoundReached(tier, newly_pinned[t])) continue;
-    return absl::ResourceExhaustedError(absl::StrCat("pinned blocks: the limit of ", max_pinned_[t], " is reached"));
+    return absl::ResourceExhaustedError(absl::StrCat("pinned blocks: the limit of ", MaxPinned(tier), " is reached"));
   }
   std::vector<BlockPin> pins;
   pins.reserve(count);
@@ -411,6 +411,8 @@ BlockStore::Books BlockStore::GetBooks() const {
   if (disk_ != nullptr) {
     const DiskTier::Usage usage = disk_->usage();
     books.tiers[2] = {usage.capacity_blocks, usage.used_blocks};
+    books.disk_writable = !usage.read_only;
+    books.disk_errors = usage.io_errors;
   }
   MutexLock lock(mu_);
   for (const BlockSetKind set : kAllSets) books.digests[static_cast<size_t>(set)] = map_.digest(set);

@@ -99,11 +99,13 @@ class BlockStore {
     uint32_t block_tokens = 0;  // required; gives a header's start position its index
   };
 
-  // Takes over what the disk recovered (blocks whose parent did not survive are dropped). INVALID_ARGUMENT names the
-  // option.
+  // Takes over what the disk recovered, as AdoptRecovered does. INVALID_ARGUMENT names the option.
   static absl::StatusOr<std::unique_ptr<BlockStore>> Create(const Options& options);
   // REQUIRES: no pin and no private block outstanding.
   ~BlockStore();
+
+  // Takes over what a disk that opened late has recovered. Blocks whose parent did not survive are dropped.
+  void AdoptRecovered();
 
   struct Match {
     std::array<uint32_t, 3> blocks{};  // leading keys held, by set
@@ -192,6 +194,8 @@ class BlockStore {
     uint64_t pinned_blocks = 0;                   // device copies with a pin
     uint64_t read_pins = 0;                       // host and disk copies with a pin
     uint64_t private_blocks = 0;                  // promotions in flight included
+    bool disk_writable = false;                   // there is a disk, and it takes blocks
+    uint64_t disk_errors = 0;                     // DiskTier::Usage::io_errors
     std::array<uint64_t, 3> evictions{};          // since start, by tier
     std::array<uint64_t, kMissReasons> misses{};  // since start; one for each run that ended or copy that was lost
     std::array<uint64_t, 3> promoted_bytes{};     // by source tier
@@ -219,10 +223,10 @@ class BlockStore {
   };
 
   explicit BlockStore(const Options& options);
-  void AdoptRecovered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Unpin(BlockCopy* copy);
   void FreePrivate(BlockId block);
   BlockPin MakePin(BlockCopy* copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  uint64_t MaxPinned(Tier tier) const;
   // Whether `more` distinct copies of the tier can't be pinned.
   bool PinBoundReached(Tier tier, uint64_t more) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool PinBoundReached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return PinBoundReached(Tier::kDevice, 1); }
@@ -272,7 +276,7 @@ class BlockStore {
   DiskTier* const disk_;
   const Clock* const clock_;
   const uint32_t block_tokens_;
-  const std::array<uint64_t, 3> max_pinned_;  // by tier
+  const double max_pinned_fraction_;
   const size_t block_bytes_;
   const ShardRange shard_;  // of every block
   const LayoutFingerprint layout_fingerprint_;

@@ -1,6 +1,7 @@
 // Disks that lie, fill up or reach their cap: a miss by reason, never a wrong answer, and the rest is still served.
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
@@ -46,6 +47,32 @@ class DiskFaultTest : public FaultTest {
  protected:
   static WorkerConfig SmallWorker() {
     return {.device_blocks = kLongestPromptBlocks + 16, .host_blocks = 8, .disk = true};
+  }
+  uint64_t DiskBlocks() {
+    const auto books = cluster_->DebugState(0);
+    EXPECT_TRUE(books.ok()) << books.status();
+    return books.ok() ? books->disk().used_blocks() : 0;
+  }
+  // What the worker's metric of one line says.
+  std::string Metric(const std::string& name) {
+    std::string text;
+    EXPECT_TRUE(HttpGet(cluster_->ops_port(0), "/metrics", &text));
+    const size_t at = text.find(absl::StrCat("\n", name, " "));
+    if (at == std::string::npos) return "absent";
+    const size_t begin = at + name.size() + 2;
+    return text.substr(begin, text.find('\n', begin) - begin);
+  }
+  // Until a prompt under `salt` is asked after which the disk holds more than before.
+  testing::AssertionResult AwaitDiskTakesBlocks(const std::string& salt) {
+    int asked = 0;
+    const bool takes = Await(absl::Seconds(10), [&] {
+      const uint64_t before = DiskBlocks();
+      const auto answer = AskUp(0, prompts_[0], absl::StrCat(salt, " ", asked++));
+      EXPECT_TRUE(answer.ok()) << answer.status();
+      return DiskBlocks() > before;
+    });
+    if (takes) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << "nothing is written to a disk that has room";
   }
 };
 
@@ -167,19 +194,45 @@ TEST_F(DiskFaultTest, FullFileSystemUnderSlabsAndCatalogCostsHitsOnly) {
     ASSERT_NO_FATAL_FAILURE(Settle()) << "full, round " << round;
     small.RemoveFiller();
     // The disk takes blocks again, at the latest when its next attempt to heal is due.
-    int asked = 0;
-    ASSERT_TRUE(Await(absl::Seconds(10),
-                      [&] {
-                        const auto before = cluster_->DebugState(0);
-                        const auto answer = AskUp(0, prompts_[0], absl::StrCat("room ", round, " ", asked++));
-                        EXPECT_TRUE(answer.ok()) << answer.status();
-                        const auto after = cluster_->DebugState(0);
-                        return before.ok() && after.ok() && after->disk().used_blocks() > before->disk().used_blocks();
-                      }))
-        << "nothing is written to a disk that has room again, round " << round;
+    ASSERT_TRUE(AwaitDiskTakesBlocks(absl::StrCat("room ", round))) << "round " << round;
     ASSERT_NO_FATAL_FAILURE(Settle()) << "room again, round " << round;
   }
   ExpectDiskServesAfterRestart(0);
+  cluster_.reset();
+}
+
+TEST_F(DiskFaultTest, FullFileSystemAtTheStartLeavesOutTheDiskUntilThereIsSpace) {
+  TempDir folder;
+  const SmallFileSystem small(folder / "small");
+  if (!small.mounted()) GTEST_SKIP() << "needs the right to mount a tmpfs";
+  WorkerConfig worker = SmallWorker();
+  worker.disk_dir = folder / "small/disk";
+  worker.disk_reserve_bytes = 0;
+  small.FillUp();
+  ASSERT_NO_FATAL_FAILURE(StartCluster({worker}));
+  ASSERT_NO_FATAL_FAILURE(Settle()) << "a worker that has never had its disk";
+  EXPECT_EQ(DiskBlocks(), 0u);
+  EXPECT_EQ(Metric("kvmesh_worker_disk_writable"), "0");
+  small.RemoveFiller();
+  ASSERT_TRUE(AwaitDiskTakesBlocks("first"));
+  EXPECT_EQ(Metric("kvmesh_worker_disk_writable"), "1");
+  EXPECT_NE(Metric("kvmesh_worker_disk_errors_total"), "0");
+  ASSERT_NO_FATAL_FAILURE(Settle());
+
+  // The same with blocks on that disk: they are found again, without another restart.
+  ASSERT_NO_FATAL_FAILURE(Fill(0, prompts_.back(), "held"));
+  cluster_->worker(0).Signal(SIGTERM);
+  ASSERT_EQ(cluster_->worker(0).AwaitExit(absl::Seconds(20)), 0);
+  small.FillUp();
+  ASSERT_TRUE(cluster_->StartWorker(0));
+  ASSERT_NO_FATAL_FAILURE(Settle()) << "a worker that has not got its disk back yet";
+  EXPECT_EQ(DiskBlocks(), 0u);
+  small.RemoveFiller();
+  ASSERT_NO_FATAL_FAILURE(AwaitHolder(0, prompts_.back(), "held"));
+  const auto answer = AskUp(0, prompts_.back(), "held");
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_GT(answer->hits.disk(), 0u) << answer->hits.ShortDebugString();
+  ASSERT_NO_FATAL_FAILURE(Settle());
   cluster_.reset();
 }
 

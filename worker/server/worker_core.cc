@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kvstore/service/log.h"
 #include "kvstore/tiers/disk/slab_disk_tier.h"
 
 namespace kvmesh {
@@ -58,8 +59,18 @@ absl::Status WorkerCore::OpenTiers() {
     disk.byte_cap = options_.disk_bytes;
     disk.free_space_floor_bytes = options_.disk_floor_bytes;
     disk.catalog_reserve_bytes = options_.disk_reserve_bytes;
-    absl::StatusOr<std::unique_ptr<SlabDiskTier>> tier =
-        SlabDiskTier::Open(disk, {.io = nullptr, .clock = options_.clock});
+    const DeferredDiskTier::OpenFn open = [disk,
+                                           clock = options_.clock]() -> absl::StatusOr<std::unique_ptr<DiskTier>> {
+      return SlabDiskTier::Open(disk, {.io = nullptr, .clock = clock});
+    };
+    absl::StatusOr<std::unique_ptr<DiskTier>> tier = open();
+    if (absl::IsResourceExhausted(tier.status())) {
+      Log(LogLevel::kWarning, "worker", "no space for the disk tier: without it until there is",
+          {{"directory", disk.directory}, {"error", tier.status().ToString()}});
+      auto deferred = std::make_unique<DeferredDiskTier>(open, *options_.clock);
+      deferred_disk_ = deferred.get();
+      tier = std::move(deferred);
+    }
     if (!tier.ok()) return tier.status();
     disk_ = *std::move(tier);
   }
@@ -112,6 +123,10 @@ void WorkerCore::Housekeep() {
   sequences_->CloseExpired();
   pins_->DropExpired();
   fetcher_->SweepQuarantine();
+  if (deferred_disk_ == nullptr || !deferred_disk_->TryOpen()) return;
+  store_->AdoptRecovered();
+  Log(LogLevel::kInfo, "worker", "the disk tier has space and is open",
+      {{"directory", options_.disk_dir}, {"blocks", disk_->usage().used_blocks}});
 }
 
 }  // namespace kvmesh

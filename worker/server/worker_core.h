@@ -14,6 +14,7 @@
 #include "kvstore/block/secrets.h"
 #include "kvstore/pool/block_pool.h"
 #include "kvstore/tiers/block_store.h"
+#include "kvstore/tiers/deferred_disk_tier.h"
 #include "kvstore/tiers/disk_tier.h"
 #include "worker/engine/peer_fetcher.h"
 #include "worker/engine/resumer.h"
@@ -60,7 +61,8 @@ class WorkerCore {
   void BeginStop() { stopping_.store(true); }
   bool draining() const { return draining_.load() || stopping_.load(); }
 
-  // Closes what expired and frees what became quiescent. Called every fraction of a second.
+  // Closes what expired, frees what became quiescent, and opens a disk that had no space. Called every fraction of a
+  // second.
   void Housekeep();
 
  private:
@@ -83,6 +85,7 @@ class WorkerCore {
   std::unique_ptr<MemoryPool> device_;
   std::unique_ptr<MemoryPool> host_;
   std::unique_ptr<DiskTier> disk_;
+  DeferredDiskTier* deferred_disk_ = nullptr;  // disk_, when there was no space to open it at the start
   std::unique_ptr<BlockStore> store_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::unique_ptr<PeerFetcher> fetcher_;

@@ -34,7 +34,10 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
       served_bytes_(metrics.Counter("kvmesh_worker_served_bytes_total", "Block bytes sent to peers.")),
       sequences_(metrics.Gauge("kvmesh_worker_open_sequences", "Sequences open now.")),
       pinned_(metrics.Gauge("kvmesh_worker_pinned_blocks", "Device blocks with at least one pin.")),
-      private_(metrics.Gauge("kvmesh_worker_private_blocks", "Device blocks that are being filled.")) {
+      private_(metrics.Gauge("kvmesh_worker_private_blocks", "Device blocks that are being filled.")),
+      disk_writable_(metrics.Gauge("kvmesh_worker_disk_writable", "1 while there is a disk tier that takes blocks.")),
+      disk_errors_(metrics.Counter("kvmesh_worker_disk_errors_total",
+                                   "I/O and catalog errors of the disk tier, and openings that failed.")) {
   for (size_t i = 0; i < kHitSources; ++i) {
     hits_[i] = &metrics.Counter("kvmesh_worker_hit_tokens_total", "Prompt tokens found, by where.",
                                 {{"source", Text(HitSourceName(static_cast<HitSource>(i)))}});
@@ -119,6 +122,8 @@ void WorkerMetrics::Update(const BlockStore::Books& books, uint64_t served_bytes
   sequences_.Set(static_cast<double>(open_sequences));
   pinned_.Set(static_cast<double>(books.pinned_blocks));
   private_.Set(static_cast<double>(books.private_blocks));
+  disk_writable_.Set(books.disk_writable ? 1 : 0);
+  MoveTo(disk_errors_, books.disk_errors);
 }
 
 WorkerTotals WorkerMetrics::totals() const {

@@ -57,6 +57,8 @@ class WorkerMetrics : public EngineObserver {
   prometheus::Gauge& sequences_;
   prometheus::Gauge& pinned_;
   prometheus::Gauge& private_;
+  prometheus::Gauge& disk_writable_;
+  prometheus::Counter& disk_errors_;
   std::array<prometheus::Gauge*, 3> used_;
   std::array<prometheus::Gauge*, 3> capacity_;
   std::array<prometheus::Counter*, 3> evictions_;
