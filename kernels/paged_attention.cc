@@ -30,7 +30,7 @@ void CheckBlocks(const AttentionSequence& sequence, const AttentionParams& param
 void PagedAttention(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,
                     const AttentionParams& params, const KvPoolView& pool, std::span<float> out, std::span<float> lse) {
   const BlockLayout& layout = pool.layout;
-  Require(KvFormatBits(layout.format) >= 16 && !layout.mla(), "PagedAttention: a format or layout it does not read");
+  Require(KvFormatBits(layout.format) > 0 && !layout.mla(), "PagedAttention: no format, or an MLA layout");
   Require(layout.head_dim > 0 && layout.head_dim <= kMaxHeadDim && layout.head_dim % 8 == 0,
           "PagedAttention: head_dim is not a multiple of 8 up to 256");
   Require(layer >= 0 && layer < layout.layers, "PagedAttention: layer out of range");

@@ -10,9 +10,10 @@
 namespace kvmesh {
 
 // key, value: fp32 [tokens, kv_heads, head_dim], dense. slot_mapping: [tokens]; slot s writes token s % block_tokens of
-// block s / block_tokens, and -1 skips the token. Values are rounded to the pool's format (nearest, ties to even).
-// REQUIRES: key.size() == value.size() == slot_mapping.size() * kv_heads * head_dim; slots inside the pool.
-// Bit-identical for any split of the tokens into calls. Thread safe for disjoint slots.
+// block s / block_tokens, and -1 skips the token. Rows are written in the pool's format, with descales where it has
+// them, as kernels/quantize_kv.h says.
+// REQUIRES: K and V apart, no MLA; key.size() == value.size() == slot_mapping.size() * kv_heads * head_dim; slots
+// inside the pool. Bit-identical for any split of the tokens into calls. Thread safe for disjoint slots.
 void ReshapeAndCache(std::span<const float> key, std::span<const float> value, std::span<const int64_t> slot_mapping,
                      int32_t layer, const KvPoolView& pool);
 

@@ -4,8 +4,11 @@
 
 namespace kvmesh::cpu {
 
-void ReshapeAndCache(std::span<const float>, std::span<const float>, std::span<const int64_t>, int32_t,
-                     const KvPoolView&) {
+void QuantizeRows(const float*, const BlockLayout&, const StoredRows<std::byte>&) {
+  Require(false, "built without Highway");
+}
+
+void DequantizeRows(const StoredRows<const std::byte>&, const BlockLayout&, float*) {
   Require(false, "built without Highway");
 }
 

@@ -33,7 +33,7 @@ struct alignas(64) AttentionScratch {
   float sums[kRows * kPartials];      // [row][partial]: sum of weights
   float highest[kRows];               // [row]: highest score so far; weights are relative to it
   float rescale[kRows];               // [row]: what `acc` and `sums` are multiplied by for this tile
-  float key_copy[kTile * kMaxDim];    // [key][head_dim] as fp32, for keys stored as fp16
+  float key_copy[kTile * kMaxDim];    // [key][dim] as fp32, for keys neither fp32 nor bf16
   float value_copy[kTile * kMaxDim];  // [key][dim] as fp32, where the pool does not hold just that
   float zeros[kMaxDim];
   const std::byte* key_rows[kTile];    // row of each key of the tile, or `zeros` where no query of the block sees it

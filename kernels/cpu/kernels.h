@@ -3,17 +3,21 @@
 #ifndef KVMESH_KERNELS_CPU_KERNELS_H_
 #define KVMESH_KERNELS_CPU_KERNELS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "kernels/kv_pool_view.h"
 #include "kernels/paged_attention.h"
+#include "kernels/stored_rows.h"
 
 namespace kvmesh::cpu {
 
-// See kernels/reshape_and_cache.h. Same bits as the reference.
-void ReshapeAndCache(std::span<const float> key, std::span<const float> value, std::span<const int64_t> slot_mapping,
-                     int32_t layer, const KvPoolView& pool);
+// x: [rows.count, head_dim], dense. See QuantizeRow in kernels/quantize_kv.h. Same bits as the reference.
+void QuantizeRows(const float* x, const BlockLayout& layout, const StoredRows<std::byte>& rows);
+
+// out: [rows.count, head_dim], dense. See DequantizeRow in kernels/quantize_kv.h. Same bits as the reference.
+void DequantizeRows(const StoredRows<const std::byte>& rows, const BlockLayout& layout, float* out);
 
 // See kernels/paged_attention.h. All instruction sets with fused multiply-add (AVX2, AVX-512, NEON) give the same bits.
 void PagedAttention(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,

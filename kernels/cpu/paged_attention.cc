@@ -10,8 +10,8 @@
 
 #include "kernels/cpu/attention_scratch.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/element.h"
 #include "kernels/reference/reference.h"
+#include "kernels/stored_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/paged_attention.cc"
@@ -20,6 +20,7 @@
 
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/cpu/attention_tile-inl.h"
+#include "kernels/cpu/quantize_kv-inl.h"
 #endif
 
 #ifndef KVMESH_KERNELS_CPU_PAGED_ATTENTION_CC_ONCE_
@@ -75,64 +76,51 @@ void Attend(const AttentionCall& call, std::span<const AttentionSequence> sequen
 
 #else
 
-// Makes dim elements at `out`, the head_dim stored ones of `row` as fp32, then zeros, and returns `out`.
-const std::byte* WidenRow(const AttentionCall& call, const std::byte* row, float* HWY_RESTRICT out) {
-  const uint16_t* in = reinterpret_cast<const uint16_t*>(row);
-  int k = 0;
-  switch (call.pool.layout.format) {
-    case KvFormat::kBf16: {
-      const hn::RebindToUnsigned<F> d;
-      const hn::Rebind<uint16_t, F> d16;
-      const auto widen = [&](auto bits) HWY_ATTR {
-        hn::Store(hn::BitCast(F(), hn::ShiftLeft<16>(hn::PromoteTo(d, bits))), F(), out + k);
-      };
-      for (; k + kLanes <= call.head_dim; k += kLanes) widen(hn::LoadU(d16, in + k));
-      for (; k < call.head_dim; ++k) out[k] = F32FromBf16(in[k]);
-      break;
-    }
-    case KvFormat::kF16:
-      for (; k < call.head_dim; ++k) out[k] = F32FromF16(in[k]);
-      break;
-    default:
-      std::memcpy(out, row, call.head_dim * sizeof(float));
-      k = call.head_dim;
-  }
-  std::fill(out + k, out + call.dim, 0.0f);
+// Makes dim elements at `out`, the head_dim ones of a stored row as fp32, then zeros, and returns `out`.
+const std::byte* WidenRow(const AttentionCall& call, const std::byte* row, const std::byte* descales,
+                          float* HWY_RESTRICT out) {
+  DequantizeOne(row, descales, call.pool.layout, out);
+  std::fill(out + call.head_dim, out + call.dim, 0.0f);
   return reinterpret_cast<const std::byte*>(out);
 }
 
-// Reads one byte of each cache line of `rows` rows of the head at `from`. Plain loads in the order of memory set off
-// the processor's stream prefetch, which fetches several times faster than loads in the order of use, or prefetch
-// instructions, do.
-void TouchRows(const AttentionCall& call, const std::byte* from, int64_t rows) {
+// Reads one byte of each cache line of `rows`. Plain loads in the order of memory set off the processor's stream
+// prefetch, which fetches several times faster than loads in the order of use, or prefetch instructions, do.
+void TouchRows(const StoredRows<const std::byte>& rows, const BlockLayout& layout) {
   constexpr int64_t kLine = 64;
-  const BlockLayout& layout = call.pool.layout;
-  const int64_t bytes = (rows - 1) * layout.token_stride + KvRowBytes(layout.format, layout.head_dim);
-  for (int64_t at = 0; at < bytes; at += kLine) static_cast<void>(*static_cast<const volatile std::byte*>(from + at));
+  const auto touch = [](const std::byte* from, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += kLine) static_cast<void>(*static_cast<const volatile std::byte*>(from + at));
+  };
+  touch(rows.row, (rows.count - 1) * rows.stride + KvRowBytes(layout.format, layout.head_dim));
+  const int64_t descale_bytes = layout.scale_groups() * kDescaleBytes;
+  if (descale_bytes > 0) touch(rows.descales, (rows.count - 1) * rows.descale_stride + descale_bytes);
 }
 
 // Points key_rows and value_rows at the keys of the tile from `start` that lie in `seen`, and at zeros elsewhere, so
-// that what no query sees is not read: it may never have been written. Copies what the job says is fp32 and is not.
+// that what no query sees is not read: it may never have been written. Widens what the tile does not read as it is.
 void GatherTile(const AttentionCall& call, const RowBlock& block, int64_t start, const TileJob& job,
                 AttentionScratch& s) {
   const BlockLayout& layout = call.pool.layout;
   const TileRange seen = job.seen;
-  const bool copy_keys = layout.format == KvFormat::kF16;
-  const bool copy_values = call.dim != call.head_dim || (layout.format != KvFormat::kF32 && !job.bf16_values);
+  const bool widen_keys = layout.format != KvFormat::kF32 && !job.bf16_keys;
+  const bool widen_values = call.dim != call.head_dim || (layout.format != KvFormat::kF32 && !job.bf16_values);
   for (int j = 0; j < kTile; ++j) {
     s.key_rows[j] = s.value_rows[j] = reinterpret_cast<const std::byte*>(s.zeros);
   }
   for (int j = seen.begin; j < seen.end;) {
     const int64_t token = (start + j) % layout.block_tokens;
     const int64_t id = block.sequence.block_table[(start + j) / layout.block_tokens];
-    const std::byte* key = call.pool.At(id, call.layer, 0, block.kv_head, token);
-    const std::byte* value = call.pool.At(id, call.layer, 1, block.kv_head, token);
+    const std::byte* at = call.pool.base + id * call.pool.slot_stride;
     const int run = static_cast<int>(std::min<int64_t>(seen.end - j, layout.block_tokens - token));
-    TouchRows(call, key, run);
-    TouchRows(call, value, run);
-    for (int end = j + run; j < end; ++j, key += layout.token_stride, value += layout.token_stride) {
-      s.key_rows[j] = copy_keys ? WidenRow(call, key, s.key_copy + j * call.dim) : key;
-      s.value_rows[j] = copy_values ? WidenRow(call, value, s.value_copy + j * call.dim) : value;
+    const auto keys = RowsOfTokens(layout, at, call.layer, 0, block.kv_head, token, run);
+    const auto values = RowsOfTokens(layout, at, call.layer, 1, block.kv_head, token, run);
+    TouchRows(keys, layout);
+    TouchRows(values, layout);
+    for (int i = 0; i < run; ++i, ++j) {
+      s.key_rows[j] =
+          widen_keys ? WidenRow(call, keys.Row(i), keys.Descales(i), s.key_copy + j * call.dim) : keys.Row(i);
+      s.value_rows[j] =
+          widen_values ? WidenRow(call, values.Row(i), values.Descales(i), s.value_copy + j * call.dim) : values.Row(i);
     }
   }
 }

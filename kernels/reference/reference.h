@@ -4,13 +4,21 @@
 #ifndef KVMESH_KERNELS_REFERENCE_REFERENCE_H_
 #define KVMESH_KERNELS_REFERENCE_REFERENCE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "kernels/kv_pool_view.h"
 #include "kernels/paged_attention.h"
+#include "kernels/stored_rows.h"
 
 namespace kvmesh::reference {
+
+// x: [rows.count, head_dim], dense. See QuantizeRow in kernels/quantize_kv.h.
+void QuantizeRows(const float* x, const BlockLayout& layout, const StoredRows<std::byte>& rows);
+
+// out: [rows.count, head_dim], dense. See DequantizeRow in kernels/quantize_kv.h.
+void DequantizeRows(const StoredRows<const std::byte>& rows, const BlockLayout& layout, float* out);
 
 // See kernels/reshape_and_cache.h.
 void ReshapeAndCache(std::span<const float> key, std::span<const float> value, std::span<const int64_t> slot_mapping,

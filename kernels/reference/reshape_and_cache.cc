@@ -1,7 +1,7 @@
 #include "kernels/reshape_and_cache.h"
 
-#include "kernels/element.h"
 #include "kernels/reference/reference.h"
+#include "kernels/stored_rows.h"
 
 namespace kvmesh::reference {
 
@@ -9,17 +9,12 @@ void ReshapeAndCache(std::span<const float> key, std::span<const float> value, s
                      int32_t layer, const KvPoolView& pool) {
   const BlockLayout& layout = pool.layout;
   for (size_t t = 0; t < slot_mapping.size(); ++t) {
-    const int64_t slot = slot_mapping[t];
-    if (slot < 0) continue;
-    for (int64_t head = 0; head < layout.kv_heads; ++head) {
-      const size_t row = (t * layout.kv_heads + head) * layout.head_dim;
-      std::byte* k = pool.At(slot / layout.block_tokens, layer, 0, head, slot % layout.block_tokens);
-      std::byte* v = pool.At(slot / layout.block_tokens, layer, 1, head, slot % layout.block_tokens);
-      for (int64_t d = 0; d < layout.head_dim; ++d) {
-        StoreElement(key[row + d], k, d, layout.format);
-        StoreElement(value[row + d], v, d, layout.format);
-      }
-    }
+    if (slot_mapping[t] < 0) continue;
+    std::byte* block = pool.base + slot_mapping[t] / layout.block_tokens * pool.slot_stride;
+    const int64_t token = slot_mapping[t] % layout.block_tokens;
+    const size_t at = t * layout.kv_heads * layout.head_dim;
+    QuantizeRows(&key[at], layout, RowsOfHeads(layout, block, layer, 0, token));
+    QuantizeRows(&value[at], layout, RowsOfHeads(layout, block, layer, 1, token));
   }
 }
 

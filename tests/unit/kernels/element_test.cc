@@ -76,6 +76,50 @@ TEST_P(ElementTest, RoundsToNearestTiesToEven) {
 INSTANTIATE_TEST_SUITE_P(Formats, ElementTest, testing::Values(&kF16, &kBf16),
                          [](const auto& info) { return info.param == &kF16 ? "F16" : "Bf16"; });
 
+TEST(IntegerElementTest, RoundsToNearestTiesToEvenAndClamps) {
+  for (const int32_t limit : {kInt4Max, kInt8Max}) {
+    for (int32_t i = -limit; i <= limit; ++i) {
+      const float x = static_cast<float>(i);
+      EXPECT_EQ(IntFromF32(x, limit), i);
+      if (i == limit) continue;
+      const int32_t even = i % 2 == 0 ? i : i + 1;
+      EXPECT_EQ(IntFromF32(x + 0.5f, limit), even) << i;
+      EXPECT_EQ(IntFromF32(std::nextafter(x + 0.5f, -1e9f), limit), i) << i;
+      EXPECT_EQ(IntFromF32(std::nextafter(x + 0.5f, 1e9f), limit), i + 1) << i;
+    }
+    for (const float beyond : {limit + 0.4f, limit + 1.0f, 1e30f, std::numeric_limits<float>::infinity()}) {
+      EXPECT_EQ(IntFromF32(beyond, limit), limit);
+      EXPECT_EQ(IntFromF32(-beyond, limit), -limit);
+    }
+  }
+}
+
+TEST(StoredElementTest, IsTheValueRoundedToTheFormatAndNoOtherElementChanges) {
+  constexpr KvFormat kFormats[] = {KvFormat::kF32,     KvFormat::kF16,  KvFormat::kBf16,
+                                   KvFormat::kFp8E4m3, KvFormat::kInt8, KvFormat::kInt4};
+  constexpr int64_t kElements = 6;
+  for (const KvFormat format : kFormats) {
+    for (int64_t at = 0; at < kElements; ++at) {
+      for (const float value : {0.0f, 1.0f, -1.0f, 5.0f, -7.0f}) {  // exact in every format
+        std::byte run[kElements * 4];
+        for (int64_t i = 0; i < kElements; ++i) StoreElement(static_cast<float>(i), run, i, format);
+        StoreElement(value, run, at, format);
+        for (int64_t i = 0; i < kElements; ++i) {
+          EXPECT_EQ(LoadElement(run, i, format), i == at ? value : static_cast<float>(i))
+              << "format " << static_cast<int>(format) << " element " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(StoredElementTest, Int4HasTheEvenElementInTheLowHalf) {
+  std::byte both{};
+  StoreElement(3, &both, 0, KvFormat::kInt4);
+  StoreElement(-2, &both, 1, KvFormat::kInt4);
+  EXPECT_EQ(both, std::byte{0xe3});
+}
+
 static_assert(Bf16FromF32(1.0f) == 0x3f80 && F16FromF32(1.0f) == 0x3c00 && F16FromF32(-2.0f) == 0xc000);
 
 }  // namespace

@@ -8,10 +8,14 @@
 #include <vector>
 
 #include "attention_world.h"
+#include "kernels/quantize_kv.h"
 #include "kernels/reference/reference.h"
 
 namespace kvmesh {
 namespace {
+
+constexpr KvFormat kFormats[] = {KvFormat::kF32,     KvFormat::kF16,  KvFormat::kBf16,
+                                 KvFormat::kFp8E4m3, KvFormat::kInt8, KvFormat::kInt4};
 
 void ExpectNear(const std::vector<float>& want, const std::vector<float>& got, float tolerance) {
   ASSERT_EQ(want.size(), got.size());
@@ -40,11 +44,10 @@ TEST(PagedAttentionTest, MatchesReferenceAtRandomShapes) {
   const int32_t block_tokens[] = {1, 8, 16, 64, 100};
   const int32_t head_dims[] = {8, 16, 24, 32, 64, 80, 96, 128, 256};
   const int64_t windows[] = {0, 0, 1, 2, 17, 64, 100, 100000};
-  const KvFormat formats[] = {KvFormat::kF32, KvFormat::kF16, KvFormat::kBf16};
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     std::mt19937_64 random(seed);
     const auto pick = [&](const auto& from) { return from[random() % std::size(from)]; };
-    Case c{.format = pick(formats),
+    Case c{.format = pick(kFormats),
            .kv_heads = static_cast<int32_t>(1 + random() % 3),
            .group = static_cast<int32_t>(1 + random() % 16),
            .block_tokens = pick(block_tokens),
@@ -66,8 +69,13 @@ TEST(PagedAttentionTest, MatchesReferenceAtBlockBoundaries) {
   uint64_t seed = 1000;
   for (int32_t block_tokens : {1, 8, 16, 64}) {
     for (int32_t head_dim : {8, 80, 128}) {
-      Case c{
-          .kv_heads = 2, .group = 2, .block_tokens = block_tokens, .head_dim = head_dim, .shares = {}, .seed = ++seed};
+      Case c{.format = kFormats[seed % 6],
+             .kv_heads = 2,
+             .group = 2,
+             .block_tokens = block_tokens,
+             .head_dim = head_dim,
+             .shares = {},
+             .seed = ++seed};
       for (int64_t tokens : {1, block_tokens - 1, block_tokens, block_tokens + 1, 4097}) {
         if (tokens > 0) c.shares.push_back({tokens - 1, 1});
       }
@@ -83,7 +91,12 @@ TEST(PagedAttentionTest, MatchesReferenceAtEveryGroupAndWidth) {
   uint64_t seed = 2000;
   for (int32_t head_dim : {8, 64, 80, 96, 128, 256}) {
     for (int32_t group : {1, 2, 3, 4, 5, 7, 8, 16}) {
-      Check({.kv_heads = 2, .group = group, .head_dim = head_dim, .shares = {{100, 1}, {0, 70}}, .seed = ++seed});
+      Check({.format = kFormats[seed % 6],
+             .kv_heads = 2,
+             .group = group,
+             .head_dim = head_dim,
+             .shares = {{100, 1}, {0, 70}},
+             .seed = ++seed});
       if (HasFatalFailure()) return;
     }
   }
@@ -153,6 +166,19 @@ TEST(PagedAttentionTest, VisibleNanShows) {
   for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out[i]), i >= 70 * 64) << i;
 }
 
+TEST(PagedAttentionTest, NanDescaleShowsWhereItIsVisible) {
+  for (const KvFormat format : {KvFormat::kFp8E4m3, KvFormat::kInt8, KvFormat::kInt4}) {
+    World w({.format = format, .shares = {{0, 100}}, .seed = 6});
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const KvPoolView& pool = w.pool.view();
+    std::memcpy(pool.base + w.tables[0][70 / 16] * pool.slot_stride + pool.layout.ScaleOffset(0, 0, 0, 70 % 16), &nan,
+                sizeof(nan));
+    std::vector<float> out(w.query.size());
+    PagedAttention(w.query, w.sequences, 0, w.params, pool, out);
+    for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(std::isnan(out[i]), i >= 70 * 64) << i;
+  }
+}
+
 TEST(PagedAttentionTest, KeysBeforeTheWindowAreNotRead) {
   World w({.window = 20, .shares = {{100, 5}}, .seed = 8});
   std::vector<float> want(w.query.size()), got(w.query.size());
@@ -164,17 +190,49 @@ TEST(PagedAttentionTest, KeysBeforeTheWindowAreNotRead) {
   EXPECT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(float)), 0);
 }
 
-TEST(PagedAttentionTest, Bf16PoolStaysNearTheFp32Pool) {
-  for (KvFormat format : {KvFormat::kF16, KvFormat::kBf16}) {
+TEST(PagedAttentionTest, RoundedPoolsStayNearTheFp32Pool) {
+  // Largest difference of out and of lse: what the rounding of the elements costs on normal numbers.
+  struct Limit {
+    KvFormat format;
+    float out;
+    float lse;
+  };
+  for (const auto& [format, out, lse] :
+       {Limit{KvFormat::kF16, 1e-2f, 1e-2f}, Limit{KvFormat::kBf16, 1e-2f, 1e-2f}, Limit{KvFormat::kInt8, 3e-2f, 3e-2f},
+        Limit{KvFormat::kFp8E4m3, 1e-1f, 5e-2f}, Limit{KvFormat::kInt4, 4e-1f, 2e-1f}}) {
     Case c{.kv_heads = 2, .group = 2, .shares = {{0, 150}, {700, 1}}, .seed = 9};
     World exact(c);
     c.format = format;
     World rounded(c);  // the same numbers, since the seed is the same
+    SCOPED_TRACE(c.Describe());
     std::vector<float> want(exact.query.size()), got(want.size()), want_lse(exact.rows), got_lse(exact.rows);
     PagedAttention(exact.query, exact.sequences, 0, exact.params, exact.pool.view(), want, want_lse);
     PagedAttention(exact.query, rounded.sequences, 0, rounded.params, rounded.pool.view(), got, got_lse);
+    ExpectNear(want, got, out);
+    ExpectNear(want_lse, got_lse, lse);
+  }
+}
+
+// The oracle apart from the kernels' own reading of descales: the pool converted to fp32.
+TEST(PagedAttentionTest, QuantizedPoolEqualsItsConversionToFp32) {
+  for (const KvFormat format : {KvFormat::kFp8E4m3, KvFormat::kInt8, KvFormat::kInt4}) {
+    const Case c{
+        .format = format, .kv_heads = 2, .group = 3, .head_dim = 80, .shares = {{0, 100}, {300, 2}}, .seed = 11};
+    SCOPED_TRACE(c.Describe());
+    World w(c);
+    const KvPoolView& from = w.pool.view();
+    const BlockLayout layout = CanonicalLayout(KvFormat::kF32, w.layers, c.kv_heads, c.block_tokens, c.head_dim);
+    std::vector<std::byte> bytes(static_cast<size_t>(from.slots * layout.block_bytes));
+    const KvPoolView to{bytes.data(), layout.block_bytes, from.slots, layout};
+    for (int64_t id = 0; id < from.slots; ++id) {
+      ConvertBlock(from.layout, {from.base + id * from.slot_stride, static_cast<size_t>(from.layout.block_bytes)},
+                   layout, {to.base + id * to.slot_stride, static_cast<size_t>(layout.block_bytes)});
+    }
+    std::vector<float> want(w.query.size()), got(want.size()), want_lse(w.rows), got_lse(w.rows);
+    PagedAttention(w.query, w.sequences, 1, w.params, to, want, want_lse);
+    PagedAttention(w.query, w.sequences, 1, w.params, from, got, got_lse);
     ExpectNear(want, got, 1e-2f);
-    ExpectNear(want_lse, got_lse, 1e-2f);
+    ExpectNear(want_lse, got_lse, 1e-3f);
   }
 }
 

@@ -34,8 +34,9 @@ class RowInvarianceTest : public testing::TestWithParam<int> {
     std::mt19937_64 random(seed);
     const int32_t head_dims[] = {8, 32, 64, 80, 128};
     const int64_t windows[] = {0, 0, 1, 50, 64, 129};
-    const KvFormat formats[] = {KvFormat::kF32, KvFormat::kF16, KvFormat::kBf16};
-    return {.format = formats[random() % 3],
+    const KvFormat formats[] = {KvFormat::kF32,     KvFormat::kF16,  KvFormat::kBf16,
+                                KvFormat::kFp8E4m3, KvFormat::kInt8, KvFormat::kInt4};
+    return {.format = formats[seed % 6],
             .kv_heads = static_cast<int32_t>(1 + random() % 2),
             .group = static_cast<int32_t>(1 + random() % 8),
             .block_tokens = static_cast<int32_t>(1 + random() % 40),
@@ -137,8 +138,12 @@ TEST_P(RowInvarianceTest, BlockSizeAndPlacementDoNotMatter) {
       for (int32_t kv = 0; kv < 2; ++kv) {
         for (int32_t head = 0; head < from.kv_heads; ++head) {
           const uint32_t id = world_.tables[0][t / from.block_tokens];
-          std::memcpy(other.view().At(table[t / block_tokens], 1, kv, head, t % block_tokens),
-                      world_.pool.view().At(id, 1, kv, head, t % from.block_tokens), from.token_stride);
+          const std::byte* in = world_.pool.view().base + id * from.block_bytes;
+          std::byte* out = other.view().base + table[t / block_tokens] * to.block_bytes;
+          std::memcpy(out + to.Offset(1, kv, head, t % block_tokens),
+                      in + from.Offset(1, kv, head, t % from.block_tokens), from.token_stride);
+          std::memcpy(out + to.ScaleOffset(1, kv, head, t % block_tokens),
+                      in + from.ScaleOffset(1, kv, head, t % from.block_tokens), from.scale_token_stride);
         }
       }
     }
@@ -159,7 +164,10 @@ TEST_P(RowInvarianceTest, LaterKeysNeverShow) {
     const uint32_t id = world_.tables[0][poisoned / layout.block_tokens];
     for (int32_t kv = 0; kv < 2; ++kv) {
       for (int32_t head = 0; head < layout.kv_heads; ++head) {
-        std::memset(world_.pool.view().At(id, 1, kv, head, poisoned % layout.block_tokens), 0xff, layout.token_stride);
+        std::byte* block = world_.pool.view().base + id * layout.block_bytes;
+        const int64_t token = poisoned % layout.block_tokens;
+        std::memset(block + layout.Offset(1, kv, head, token), 0xff, layout.token_stride);
+        std::memset(block + layout.ScaleOffset(1, kv, head, token), 0xff, layout.scale_token_stride);
       }
     }
     ASSERT_TRUE(Slice(Attend(0, kTokens), 0, poisoned).SameBits(Slice(all, 0, poisoned))) << "NaN at " << poisoned;

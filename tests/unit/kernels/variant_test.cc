@@ -76,8 +76,9 @@ std::vector<float> AttendOn(int64_t target, const World& w) {
 TEST(InstructionSetTest, AllAgreeAndThoseWithFusedMultiplyAddGiveTheSameBits) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     std::mt19937_64 random(seed);
-    const KvFormat formats[] = {KvFormat::kF32, KvFormat::kF16, KvFormat::kBf16};
-    const Case c{.format = formats[random() % 3],
+    const KvFormat formats[] = {KvFormat::kF32,     KvFormat::kF16,  KvFormat::kBf16,
+                                KvFormat::kFp8E4m3, KvFormat::kInt8, KvFormat::kInt4};
+    const Case c{.format = formats[random() % 6],
                  .kv_heads = 2,
                  .group = static_cast<int32_t>(1 + random() % 6),
                  .head_dim = static_cast<int32_t>(8 * (1 + random() % 16)),
