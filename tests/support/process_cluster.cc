@@ -213,7 +213,9 @@ std::string ProcessCluster::DirtyBooks(size_t i) {
                                                      {"sessions", books->sessions()},
                                                      {"transfers_in_flight", books->transfers_in_flight()},
                                                      {"serving_fetches", books->serving_fetches()},
-                                                     {"computing_blocks", books->computing_blocks()}};
+                                                     {"computing_blocks", books->computing_blocks()},
+                                                     {"pins", books->pins()},
+                                                     {"read_pins", books->read_pins()}};
   std::vector<std::string> dirty;
   for (const auto& [name, value] : fields) {
     if (value != 0) dirty.push_back(absl::StrCat(name, "=", value));
