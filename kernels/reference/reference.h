@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/block_copy.h"
 #include "kernels/kv_pool_view.h"
 #include "kernels/paged_attention.h"
 #include "kernels/stored_rows.h"
@@ -28,6 +29,13 @@ void ReshapeAndCache(std::span<const float> key, std::span<const float> value, s
 void PagedAttention(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,
                     const AttentionParams& params, const KvPoolView& pool, std::span<float> out,
                     std::span<float> lse = {});
+
+// See kernels/block_copy.h; byte by byte or row by row.
+void CopyBlocks(const KvPoolView& from, const KvPoolView& to, std::span<const BlockPair> pairs);
+void GatherBlocks(const KvPoolView& pool, std::span<const uint32_t> blocks, const ShardRange& range,
+                  std::span<std::byte> out);
+void ScatterBlocks(std::span<const std::byte> in, const KvPoolView& pool, std::span<const uint32_t> blocks,
+                   const ShardRange& range);
 
 }  // namespace kvmesh::reference
 

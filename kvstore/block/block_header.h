@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/layout.h"
+#include "kernels/shard.h"
 #include "kvstore/base/bytes.h"
 #include "kvstore/base/status.h"
 #include "kvstore/block/block_key.h"
@@ -20,16 +21,6 @@ namespace kvmesh {
 // and layer stride and block bytes: two workers exchange blocks only when equal.
 using LayoutFingerprint = FixedBytes<struct LayoutFingerprintTag, 8>;
 LayoutFingerprint ComputeLayoutFingerprint(const BlockLayout& layout);
-
-// A shard is a (layer range, head range) of a block. One whole block is {0, layers, 0, kv_heads}.
-struct ShardRange {
-  uint16_t first_layer = 0;
-  uint16_t layers = 0;
-  uint16_t first_head = 0;
-  uint16_t heads = 0;
-
-  friend bool operator==(const ShardRange&, const ShardRange&) = default;
-};
 
 struct BlockHeader {
   RootKey root;
