@@ -10,6 +10,7 @@
 
 #include "kernels/block_copy.h"
 #include "kernels/kv_pool_view.h"
+#include "kernels/merge_states.h"
 #include "kernels/paged_attention.h"
 #include "kernels/stored_rows.h"
 
@@ -29,6 +30,9 @@ void ReshapeAndCache(std::span<const float> key, std::span<const float> value, s
 void PagedAttention(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,
                     const AttentionParams& params, const KvPoolView& pool, std::span<float> out,
                     std::span<float> lse = {});
+
+// See kernels/merge_states.h; weighs and adds in double.
+void MergeStates(std::span<const AttentionState> states, int32_t head_dim, std::span<float> out, std::span<float> lse);
 
 // See kernels/block_copy.h; byte by byte or row by row.
 void CopyBlocks(const KvPoolView& from, const KvPoolView& to, std::span<const BlockPair> pairs);
