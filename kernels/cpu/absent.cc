@@ -17,4 +17,9 @@ void PagedAttention(std::span<const float>, std::span<const AttentionSequence>, 
   Require(false, "built without Highway");
 }
 
+void MlaPagedDecode(std::span<const float>, std::span<const AttentionSequence>, int32_t, const MlaParams&,
+                    const KvPoolView&, std::span<float>, std::span<float>) {
+  Require(false, "built without Highway");
+}
+
 }  // namespace kvmesh::cpu

@@ -177,8 +177,10 @@ struct TileJob {
   bool bf16_values;  // else fp32
 };
 
+// Scratch is AttentionScratch, or what has the same members for rows of another length.
 // A slice of the head's elements at a time, so that the transposed keys stay in the first-level cache.
-inline void ScoreTile(const TileJob& job, AttentionScratch& s) {
+template <class Scratch>
+void ScoreTile(const TileJob& job, Scratch& s) {
   for (int k = 0; k < job.head_dim; k += kSlice) {
     const int count = std::min(kSlice, job.head_dim - k);
     if (job.bf16_keys) {
@@ -194,7 +196,8 @@ inline void ScoreTile(const TileJob& job, AttentionScratch& s) {
 }
 
 // Scores become weights; what was summed before is brought to the new base.
-inline void WeighTile(const TileJob& job, AttentionScratch& s) {
+template <class Scratch>
+void WeighTile(const TileJob& job, Scratch& s) {
   const F d;
   for (int r = job.begin; r < job.end; ++r) {
     const float highest = std::max(s.highest[r], HighestScore(s.scores + r * kTile, s.ranges[r], job.cap));
@@ -213,7 +216,8 @@ inline void WeighTile(const TileJob& job, AttentionScratch& s) {
   }
 }
 
-inline void AttendTile(const TileJob& job, AttentionScratch& s) {
+template <class Scratch>
+void AttendTile(const TileJob& job, Scratch& s) {
   ScoreTile(job, s);
   WeighTile(job, s);
   ForRows(job.begin, job.end, [&]<int kR>(int r) HWY_ATTR {

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "kernels/kv_pool_view.h"
+#include "kernels/mla.h"
 #include "kernels/paged_attention.h"
 #include "kernels/stored_rows.h"
 
@@ -22,6 +23,10 @@ void DequantizeRows(const StoredRows<const std::byte>& rows, const BlockLayout& 
 // See kernels/paged_attention.h. All instruction sets with fused multiply-add (AVX2, AVX-512, NEON) give the same bits.
 void PagedAttention(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,
                     const AttentionParams& params, const KvPoolView& pool, std::span<float> out, std::span<float> lse);
+
+// See kernels/mla.h. The same bits on all instruction sets, likewise.
+void MlaPagedDecode(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,
+                    const MlaParams& params, const KvPoolView& pool, std::span<float> out, std::span<float> lse);
 
 }  // namespace kvmesh::cpu
 

@@ -11,6 +11,7 @@
 #include "kernels/block_copy.h"
 #include "kernels/kv_pool_view.h"
 #include "kernels/merge_states.h"
+#include "kernels/mla.h"
 #include "kernels/paged_attention.h"
 #include "kernels/stored_rows.h"
 
@@ -30,6 +31,12 @@ void ReshapeAndCache(std::span<const float> key, std::span<const float> value, s
 void PagedAttention(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,
                     const AttentionParams& params, const KvPoolView& pool, std::span<float> out,
                     std::span<float> lse = {});
+
+// See kernels/mla.h; accumulates in double.
+void ConcatAndCacheMla(std::span<const float> latent, std::span<const float> rope_key,
+                       std::span<const int64_t> slot_mapping, int32_t layer, const KvPoolView& pool);
+void MlaPagedDecode(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,
+                    const MlaParams& params, const KvPoolView& pool, std::span<float> out, std::span<float> lse = {});
 
 // See kernels/merge_states.h; weighs and adds in double.
 void MergeStates(std::span<const AttentionState> states, int32_t head_dim, std::span<float> out, std::span<float> lse);
