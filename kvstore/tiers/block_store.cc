@@ -10,6 +10,10 @@
 namespace kvmesh {
 namespace {
 
+uint64_t PinLimit(uint64_t capacity, double fraction) {
+  return std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(capacity) * fraction));
+}
+
 ShardRange WholeBlock(const BlockLayout& layout) {
   return {0, static_cast<uint16_t>(layout.layers), 0, static_cast<uint16_t>(layout.kv_heads)};
 }
@@ -115,6 +119,7 @@ BlockStore::BlockStore(const Options& options)
       clock_(options.clock),
       block_tokens_(options.block_tokens),
       max_pinned_fraction_(options.max_pinned_fraction),
+      max_pinned_device_(PinLimit(options.device->capacity(), options.max_pinned_fraction)),
       block_bytes_(static_cast<size_t>(options.device->layout().block_bytes)),
       shard_(WholeBlock(device_->layout())),
       layout_fingerprint_(ComputeLayoutFingerprint(options.device->layout())),
@@ -139,6 +144,8 @@ void BlockStore::AdoptRecovered() {
         Fits(block.header) && map_.Add(block.header, IndexOf(block.header), Tier::kDisk, block.slot.value()).ok();
     if (!usable) disk_->Erase(block.slot);
   }
+  lock.Unlock();
+  FinishErases();
 }
 
 uint32_t BlockStore::IndexOf(const BlockHeader& header) const {
@@ -168,16 +175,15 @@ BlockPin BlockStore::MakePin(BlockCopy* copy) {
 }
 
 uint64_t BlockStore::MaxPinned(Tier tier) const {
-  uint64_t capacity = 0;
-  if (tier == Tier::kDevice) capacity = device_->capacity();
-  if (tier == Tier::kHost) capacity = host_->capacity();
-  if (tier == Tier::kDisk) capacity = disk_->usage().capacity_blocks;  // follows the space of its file system
-  return std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(capacity) * max_pinned_fraction_));
-}
-
-bool BlockStore::PinBoundReached(Tier tier, uint64_t more) const {
-  const uint64_t held = map_.pinned(tier) + (tier == Tier::kDevice ? private_blocks_ : 0);
-  return held + more > MaxPinned(tier);
+  switch (tier) {
+    case Tier::kDevice:
+      return max_pinned_device_;
+    case Tier::kHost:
+      return host_ == nullptr ? 0 : PinLimit(host_->capacity(), max_pinned_fraction_);
+    case Tier::kDisk:
+      break;
+  }
+  return disk_ == nullptr ? 0 : PinLimit(disk_->usage().capacity_blocks, max_pinned_fraction_);
 }
 
 bool BlockStore::Fits(const BlockHeader& header) const {
@@ -205,7 +211,7 @@ absl::StatusOr<PrivateBlock> BlockStore::Allocate(absl::Time deadline) {
   MutexLock lock(mu_);
   if (PinBoundReached()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("pinned blocks: the limit of ", MaxPinned(Tier::kDevice), " is reached"));
+        absl::StrCat("pinned blocks: the limit of ", max_pinned_device_, " is reached"));
   }
   ++private_blocks_;
   const std::optional<BlockId> block = AllocateDevice(lock, deadline);
@@ -312,6 +318,8 @@ absl::StatusOr<std::vector<BlockKey>> BlockStore::ChainKeys(const RootKey& root,
 
 absl::StatusOr<std::vector<BlockPin>> BlockStore::PinForRead(const RootKey& root, const BlockKey& last_key,
                                                              uint32_t first, uint32_t count, LossyFormats accepted) {
+  std::array<uint64_t, 3> limits;
+  for (const Tier tier : kAllTiers) limits[static_cast<size_t>(tier)] = MaxPinned(tier);
   MutexLock lock(mu_);
   std::vector<BlockCopy*> copies;
   std::array<uint64_t, 3> newly_pinned{};
@@ -330,8 +338,9 @@ absl::StatusOr<std::vector<BlockPin>> BlockStore::PinForRead(const RootKey& root
   }
   for (const Tier tier : kAllTiers) {
     const size_t t = static_cast<size_t>(tier);
-    if (newly_pinned[t] == 0 || !PinBoundReached(tier, newly_pinned[t])) continue;
-    return absl::ResourceExhaustedError(absl::StrCat("pinned blocks: the limit of ", MaxPinned(tier), " is reached"));
+    const uint64_t held = map_.pinned(tier) + (tier == Tier::kDevice ? private_blocks_ : 0);
+    if (newly_pinned[t] == 0 || held + newly_pinned[t] <= limits[t]) continue;
+    return absl::ResourceExhaustedError(absl::StrCat("pinned blocks: the limit of ", limits[t], " is reached"));
   }
   std::vector<BlockPin> pins;
   pins.reserve(count);
@@ -377,10 +386,19 @@ absl::Status BlockStore::Read(const BlockPin& pin, std::span<std::byte> out) {
 }
 
 uint64_t BlockStore::EraseIdentity(const RootKey& root) {
-  MutexLock lock(mu_);
-  const size_t before = map_.size();
-  if (BlockNode* node = map_.FindRoot(root)) map_.Erase(node);
-  return before - map_.size();
+  size_t erased;
+  {
+    MutexLock lock(mu_);
+    const size_t before = map_.size();
+    if (BlockNode* node = map_.FindRoot(root)) map_.Erase(node);
+    erased = before - map_.size();
+  }
+  FinishErases();
+  return erased;
+}
+
+void BlockStore::FinishErases() {
+  if (disk_ != nullptr) disk_->FinishErases();
 }
 
 BlockStore::Cut BlockStore::TakeCut() const {

@@ -162,6 +162,8 @@ class BlockStore {
 
   // Makes all blocks of an identity unfindable, and their storage free once unpinned. Returns the number of blocks.
   uint64_t EraseIdentity(const RootKey& root);
+  // Does the disk I/O that evictions and erases left behind; to be called now and then.
+  void FinishErases();
   // Copies as much of memory to disk as fits, chain by chain. For shutdown.
   void FlushToDisk(absl::Time deadline);
 
@@ -226,10 +228,12 @@ class BlockStore {
   void Unpin(BlockCopy* copy);
   void FreePrivate(BlockId block);
   BlockPin MakePin(BlockCopy* copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  uint64_t MaxPinned(Tier tier) const;
-  // Whether `more` distinct copies of the tier can't be pinned.
-  bool PinBoundReached(Tier tier, uint64_t more) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool PinBoundReached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return PinBoundReached(Tier::kDevice, 1); }
+  // Distinct copies of the tier that may be pinned. Asks the file system for the disk's.
+  uint64_t MaxPinned(Tier tier) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether one more copy on the device can't be pinned.
+  bool PinBoundReached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return map_.pinned(Tier::kDevice) + private_blocks_ >= max_pinned_device_;
+  }
   void CountMiss(MissReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { ++misses_[static_cast<size_t>(reason)]; }
   absl::StatusOr<BlockPin> PublishVerified(PrivateBlock&& block, const BlockHeader& header);
   // Erases a held copy of the header's block whose lossy formats are a larger set (contract 8).
@@ -258,18 +262,20 @@ class BlockStore {
   void Lose(BlockCopy* copy, MissReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Making room (block_store_evict.cc). Each may release and retake the lock.
-  // Begins no eviction and no wait at or after `deadline`.
+  // None begins an eviction, a write or a wait at or after `deadline`.
   std::optional<BlockId> AllocateDevice(MutexLock& lock, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::optional<BlockId> AllocateHost(MutexLock& lock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<BlockId> AllocateHost(MutexLock& lock, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The victim may come in use meanwhile, and stay.
-  void EvictDevice(MutexLock& lock, BlockCopy* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EvictFromMemory(MutexLock& lock, BlockCopy* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EvictDevice(MutexLock& lock, BlockCopy* victim, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EvictFromMemory(MutexLock& lock, BlockCopy* victim, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes the chain up to `node` to disk, roots first, as far as it goes.
-  void WriteChainToDisk(MutexLock& lock, BlockNode* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WriteChainToDisk(MutexLock& lock, BlockNode* node, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // True when the disk holds the block afterwards.
-  bool WriteOneToDisk(MutexLock& lock, const BlockKey& key, std::vector<std::byte>& buffer)
+  bool WriteOneToDisk(MutexLock& lock, const BlockKey& key, absl::Time deadline, std::vector<std::byte>& buffer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Until nobody else writes that block to disk. False: the deadline came first.
+  bool WaitToWrite(MutexLock& lock, const BlockKey& key, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   BlockPool* const device_;
   BlockPool* const host_;
@@ -277,6 +283,7 @@ class BlockStore {
   const Clock* const clock_;
   const uint32_t block_tokens_;
   const double max_pinned_fraction_;
+  const uint64_t max_pinned_device_;
   const size_t block_bytes_;
   const ShardRange shard_;  // of every block
   const LayoutFingerprint layout_fingerprint_;

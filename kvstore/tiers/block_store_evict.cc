@@ -26,7 +26,7 @@ std::optional<BlockId> BlockStore::AllocateDevice(MutexLock& lock, absl::Time de
     const absl::Duration left = deadline - clock_->Now();
     if (left <= absl::ZeroDuration()) return std::nullopt;
     if (BlockCopy* victim = map_.Victim(Tier::kDevice)) {
-      EvictDevice(lock, victim);
+      EvictDevice(lock, victim, deadline);
       ++attempt;
     } else if (evictions_in_flight_ > 0 && absl::Now() < give_up) {
       changed_.WaitFor(lock, std::min(kRoomWait, left));
@@ -37,18 +37,18 @@ std::optional<BlockId> BlockStore::AllocateDevice(MutexLock& lock, absl::Time de
   return device_->Allocate();
 }
 
-std::optional<BlockId> BlockStore::AllocateHost(MutexLock& lock) {
+std::optional<BlockId> BlockStore::AllocateHost(MutexLock& lock, absl::Time deadline) {
   for (int attempt = 0; attempt < kEvictionAttempts; ++attempt) {
     if (const std::optional<BlockId> block = host_->Allocate()) return block;
     BlockCopy* victim = map_.Victim(Tier::kHost);
     if (victim == nullptr) return std::nullopt;
     map_.Guard(victim);
-    EvictFromMemory(lock, victim);
+    EvictFromMemory(lock, victim, deadline);
   }
   return host_->Allocate();
 }
 
-void BlockStore::EvictDevice(MutexLock& lock, BlockCopy* victim) {
+void BlockStore::EvictDevice(MutexLock& lock, BlockCopy* victim, absl::Time deadline) {
   if (victim->node->copy(Tier::kHost) != nullptr) {  // nothing to move
     map_.Evict(victim);
     ++evictions_[static_cast<size_t>(Tier::kDevice)];
@@ -57,11 +57,11 @@ void BlockStore::EvictDevice(MutexLock& lock, BlockCopy* victim) {
   map_.Guard(victim);
   ++evictions_in_flight_;
   std::optional<BlockId> host_slot;
-  if (host_ != nullptr) host_slot = AllocateHost(lock);
+  if (host_ != nullptr) host_slot = AllocateHost(lock, deadline);
   if (host_slot) {
     DemoteToHost(lock, victim, *host_slot);
   } else {
-    EvictFromMemory(lock, victim);
+    EvictFromMemory(lock, victim, deadline);
   }
   --evictions_in_flight_;
   changed_.NotifyAll();
@@ -93,9 +93,9 @@ void BlockStore::DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_s
   demoted_bytes_[static_cast<size_t>(Tier::kHost)] += block_bytes_;
 }
 
-// REQUIRES: as DemoteToHost.
-void BlockStore::EvictFromMemory(MutexLock& lock, BlockCopy* victim) {
-  if (disk_ != nullptr && victim->node != nullptr) WriteChainToDisk(lock, victim->node);
+// REQUIRES: as DemoteToHost. What is not on disk by the deadline is dropped.
+void BlockStore::EvictFromMemory(MutexLock& lock, BlockCopy* victim, absl::Time deadline) {
+  if (disk_ != nullptr && victim->node != nullptr) WriteChainToDisk(lock, victim->node, deadline);
   const Tier tier = victim->tier;
   const bool attached = victim->node != nullptr;
   map_.Unguard(victim);
@@ -104,18 +104,28 @@ void BlockStore::EvictFromMemory(MutexLock& lock, BlockCopy* victim) {
   ++evictions_[static_cast<size_t>(tier)];
 }
 
-void BlockStore::WriteChainToDisk(MutexLock& lock, BlockNode* node) {
+void BlockStore::WriteChainToDisk(MutexLock& lock, BlockNode* node, absl::Time deadline) {
   // By key, since the chain may change while a block is written.
   std::vector<BlockKey> keys;
   for (; !node->is_root && node->copy(Tier::kDisk) == nullptr; node = node->parent) keys.push_back(node->key);
   std::vector<std::byte> buffer;
   for (auto it = keys.rbegin(); it != keys.rend(); ++it) {
-    if (!WriteOneToDisk(lock, *it, buffer)) return;
+    if (clock_->Now() >= deadline || !WriteOneToDisk(lock, *it, deadline, buffer)) return;
   }
 }
 
-bool BlockStore::WriteOneToDisk(MutexLock& lock, const BlockKey& key, std::vector<std::byte>& buffer) {
-  while (writing_.contains(key)) changed_.Wait(lock);
+bool BlockStore::WaitToWrite(MutexLock& lock, const BlockKey& key, absl::Time deadline) {
+  while (writing_.contains(key)) {
+    const absl::Duration left = deadline - clock_->Now();
+    if (left <= absl::ZeroDuration()) return false;
+    changed_.WaitFor(lock, std::min(kRoomWait, left));
+  }
+  return true;
+}
+
+bool BlockStore::WriteOneToDisk(MutexLock& lock, const BlockKey& key, absl::Time deadline,
+                                std::vector<std::byte>& buffer) {
+  if (!WaitToWrite(lock, key, deadline)) return false;
   BlockNode* node = map_.Find(key);
   if (node == nullptr) return false;
   if (node->copy(Tier::kDisk) != nullptr) return true;
@@ -136,7 +146,9 @@ bool BlockStore::WriteOneToDisk(MutexLock& lock, const BlockKey& key, std::vecto
     }
     MutexUnlock unlocked(mu_, lock);
     const absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(*source, buffer);
-    slot = bytes.ok() ? disk_->Write(source->header, *bytes) : absl::StatusOr<DiskSlot>(bytes.status());
+    absl::Status good = bytes.status();
+    if (good.ok() && evictions == 0) good = VerifyBlock(source->header, *bytes);
+    slot = good.ok() ? disk_->Write(source->header, *bytes) : absl::StatusOr<DiskSlot>(good);
   }
   bool stored = false;
   if (slot.ok()) {
@@ -146,6 +158,8 @@ bool BlockStore::WriteOneToDisk(MutexLock& lock, const BlockKey& key, std::vecto
     } else {
       disk_->Erase(*slot);
     }
+  } else if (absl::IsDataLoss(slot.status())) {
+    Lose(source, MissReason::kCorrupt);
   } else if (!absl::IsResourceExhausted(slot.status())) {
     CountMiss(MissReason::kIoError);
   }
@@ -166,7 +180,7 @@ void BlockStore::FlushToDisk(absl::Time deadline) {
   for (const BlockKey& key : keys) {
     if (clock_->Now() >= deadline) return;
     BlockNode* node = map_.Find(key);
-    if (node != nullptr && node->In(BlockSetKind::kMemory)) WriteChainToDisk(lock, node);
+    if (node != nullptr && node->In(BlockSetKind::kMemory)) WriteChainToDisk(lock, node, deadline);
   }
 }
 

@@ -41,6 +41,10 @@ void DeferredDiskTier::Erase(DiskSlot slot) {
   if (DiskTier* tier = serving()) tier->Erase(slot);
 }
 
+void DeferredDiskTier::FinishErases() {
+  if (DiskTier* tier = serving()) tier->FinishErases();
+}
+
 std::vector<RecoveredBlock> DeferredDiskTier::TakeRecovered() {
   MutexLock lock(mu_);
   if (tier_ == nullptr) return {};

@@ -34,6 +34,7 @@ class DeferredDiskTier : public DiskTier {
   absl::StatusOr<DiskSlot> Write(const BlockHeader& header, std::span<const std::byte> payload) override;
   void Read(std::span<ReadRequest> requests) override;
   void Erase(DiskSlot slot) override;
+  void FinishErases() override;
   // Empty while it is closed. Call once more after it opened.
   std::vector<RecoveredBlock> TakeRecovered() override;
   // io_errors counts each `open` that failed.

@@ -43,8 +43,12 @@ class DiskTier {
   // or checksum), UNAVAILABLE (I/O error).
   virtual void Read(std::span<ReadRequest> requests) = 0;
 
-  // Frees a slot and forgets its catalog entry. The caller guarantees that no Read of it is in progress.
+  // Gives a slot up: it holds no block from now on. Does no I/O, so that it may be called under a lock. The caller
+  // guarantees that no Read of it is in progress.
   virtual void Erase(DiskSlot slot) = 0;
+  // Does the I/O that erases left behind: a slot is free again, and its catalog entry gone, from then on. Write does it
+  // first of all.
+  virtual void FinishErases() = 0;
 
   // What survived the last run, in no particular order; each key once. Call once, before the first Write.
   virtual std::vector<RecoveredBlock> TakeRecovered() = 0;

@@ -70,6 +70,8 @@ class MemoryDiskTier : public DiskTier {
     EXPECT_EQ(slots_.erase(slot), 1u) << "slot " << slot.value() << " erased but not held";
   }
 
+  void FinishErases() override {}
+
   std::vector<RecoveredBlock> TakeRecovered() override {
     MutexLock lock(mu_);
     std::vector<RecoveredBlock> out;

@@ -53,7 +53,7 @@ absl::Status Sequence::Extend(std::span<const uint32_t> tokens) {
 }
 
 absl::StatusOr<std::vector<int64_t>> Sequence::PrepareSlots(uint64_t start, uint64_t count, int32_t first_layer,
-                                                            int32_t layers) {
+                                                            int32_t layers, absl::Time deadline) {
   const uint64_t end = start + count;
   if (end > tokens_.size()) {
     return absl::InvalidArgumentError(
@@ -67,7 +67,7 @@ absl::StatusOr<std::vector<int64_t>> Sequence::PrepareSlots(uint64_t start, uint
   }
   const size_t entries_before = entries_.size();
   while (entries_.size() * uint64_t{block_tokens_} < end) {
-    absl::StatusOr<PrivateBlock> block = store_.Allocate();
+    absl::StatusOr<PrivateBlock> block = store_.Allocate(deadline);
     if (!block.ok()) {
       entries_.resize(entries_before);
       return block.status();
@@ -116,8 +116,8 @@ void Sequence::SealComplete() {
   }
 }
 
-absl::StatusOr<PrivateBlock> Sequence::CopyOf(BlockId block) {
-  absl::StatusOr<PrivateBlock> copy = store_.Allocate();
+absl::StatusOr<PrivateBlock> Sequence::CopyOf(BlockId block, absl::Time deadline) {
+  absl::StatusOr<PrivateBlock> copy = store_.Allocate(deadline);
   if (!copy.ok()) return copy;
   std::vector<std::byte> bytes(static_cast<size_t>(store_.device().layout().block_bytes));
   KVMESH_RETURN_IF_ERROR(store_.device().Read(block, bytes));
@@ -125,14 +125,14 @@ absl::StatusOr<PrivateBlock> Sequence::CopyOf(BlockId block) {
   return copy;
 }
 
-absl::Status Sequence::Truncate(uint64_t tokens) {
+absl::Status Sequence::Truncate(uint64_t tokens, absl::Time deadline) {
   if (tokens > tokens_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("tokens: ", tokens, " to keep, the sequence has ", tokens_.size()));
   }
   const size_t whole = static_cast<size_t>(tokens / block_tokens_);
   const bool partial = tokens % block_tokens_ != 0;
   if (partial && whole < sealed_) {
-    absl::StatusOr<PrivateBlock> copy = CopyOf(entries_[whole].block());
+    absl::StatusOr<PrivateBlock> copy = CopyOf(entries_[whole].block(), deadline);
     if (!copy.ok()) return copy.status();
     entries_[whole] = {{}, *std::move(copy)};
   }
@@ -145,14 +145,14 @@ absl::Status Sequence::Truncate(uint64_t tokens) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Sequence>> Sequence::Fork() {
+absl::StatusOr<std::unique_ptr<Sequence>> Sequence::Fork(absl::Time deadline) {
   auto fork = std::make_unique<Sequence>(store_, root_, publish_, tokens_);
   for (const Entry& entry : entries_) {
     if (entry.sealed) {
       fork->entries_.push_back({store_.Share(entry.sealed), {}});
       continue;
     }
-    absl::StatusOr<PrivateBlock> copy = CopyOf(entry.own.block());
+    absl::StatusOr<PrivateBlock> copy = CopyOf(entry.own.block(), deadline);
     if (!copy.ok()) return copy.status();
     fork->entries_.push_back({{}, *std::move(copy)});
   }

@@ -40,11 +40,13 @@ class Sequence {
 
   // Slots to write for [start, start + count), -1 for positions that are ready already. Allocates blocks as needed.
   // INVALID_ARGUMENT: start leaves a gap after what one of the layers has, or the end is beyond the known tokens.
-  // RESOURCE_EXHAUSTED: as BlockStore::Allocate; what was allocated for this call is given back.
-  absl::StatusOr<std::vector<int64_t>> PrepareSlots(uint64_t start, uint64_t count, int32_t first_layer,
-                                                    int32_t layers);
-  absl::StatusOr<std::vector<int64_t>> PrepareSlots(uint64_t start, uint64_t count) {
-    return PrepareSlots(start, count, 0, static_cast<int32_t>(written_.size()));
+  // RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED: as BlockStore::Allocate; what was allocated for this call is given back.
+  absl::StatusOr<std::vector<int64_t>> PrepareSlots(uint64_t start, uint64_t count, int32_t first_layer, int32_t layers,
+                                                    absl::Time deadline = absl::InfiniteFuture());
+  // The same for all layers.
+  absl::StatusOr<std::vector<int64_t>> PrepareSlots(uint64_t start, uint64_t count,
+                                                    absl::Time deadline = absl::InfiniteFuture()) {
+    return PrepareSlots(start, count, 0, static_cast<int32_t>(written_.size()), deadline);
   }
 
   // The K/V of layers [first_layer, first_layer + layers) is written up to position `end`. Seals every block that is
@@ -53,11 +55,11 @@ class Sequence {
   void MarkWritten(uint64_t end) { MarkWritten(0, static_cast<int32_t>(written_.size()), end); }
 
   // Keeps the first `tokens`. A sealed block that is cut is copied, its content stays for others. INVALID_ARGUMENT:
-  // more than there are. RESOURCE_EXHAUSTED: no room for the copy; nothing changed.
-  absl::Status Truncate(uint64_t tokens);
+  // more than there are. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED: no room for the copy; nothing changed.
+  absl::Status Truncate(uint64_t tokens, absl::Time deadline = absl::InfiniteFuture());
 
-  // Sealed blocks shared, private ones copied. RESOURCE_EXHAUSTED: no room for the copies.
-  absl::StatusOr<std::unique_ptr<Sequence>> Fork();
+  // Sealed blocks shared, private ones copied. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED: no room for the copies.
+  absl::StatusOr<std::unique_ptr<Sequence>> Fork(absl::Time deadline = absl::InfiniteFuture());
 
  private:
   // Exactly one is set.
@@ -68,7 +70,7 @@ class Sequence {
   };
 
   void SealComplete();
-  absl::StatusOr<PrivateBlock> CopyOf(BlockId block);
+  absl::StatusOr<PrivateBlock> CopyOf(BlockId block, absl::Time deadline);
 
   BlockStore& store_;
   const RootKey root_;

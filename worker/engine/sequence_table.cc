@@ -8,6 +8,24 @@
 
 namespace kvmesh {
 
+namespace {
+
+// A change of an injected clock wakes nobody: waits look at it this often.
+constexpr absl::Duration kWaitStep = absl::Milliseconds(100);
+
+}  // namespace
+
+SequenceTable::Borrowed::~Borrowed() {
+  if (slot_ == nullptr) return;
+  std::unique_ptr<Sequence> closed;  // ends after the lock is released
+  {
+    MutexLock lock(slot_->mu);
+    slot_->in_use = false;
+    if (slot_->closed) closed = std::move(slot_->sequence);
+  }
+  slot_->released.NotifyAll();
+}
+
 absl::Status SequenceTable::Check(uint64_t session, absl::Duration lease, absl::string_view tenant) const {
   if (lease < absl::ZeroDuration() || lease > options_.max_lease) {
     return absl::InvalidArgumentError(absl::StrCat("lease_ms: ", absl::ToInt64Milliseconds(lease), ", the limit is ",
@@ -28,7 +46,6 @@ absl::Status SequenceTable::CheckRoom(uint64_t session, absl::Duration lease, ab
 
 absl::StatusOr<SequenceId> SequenceTable::Insert(std::unique_ptr<Sequence> sequence, uint64_t session,
                                                  absl::Duration lease, absl::string_view tenant) {
-  // Filled before mu_ is taken: a slot's lock comes before the table's.
   auto slot = std::make_shared<Slot>();
   {
     MutexLock slot_lock(slot->mu);
@@ -50,7 +67,8 @@ absl::StatusOr<SequenceId> SequenceTable::Insert(std::unique_ptr<Sequence> seque
   return id;
 }
 
-absl::StatusOr<SequenceTable::Borrowed> SequenceTable::Borrow(SequenceId id, absl::string_view tenant) {
+absl::StatusOr<SequenceTable::Borrowed> SequenceTable::Borrow(SequenceId id, absl::string_view tenant,
+                                                              absl::Time deadline) {
   std::shared_ptr<Slot> slot;
   const auto missing = [id] { return absl::NotFoundError(absl::StrCat("sequence_id: no sequence ", id.value())); };
   {
@@ -61,9 +79,19 @@ absl::StatusOr<SequenceTable::Borrowed> SequenceTable::Borrow(SequenceId id, abs
     if (it->second.session == 0) it->second.deadline = std::min(now + it->second.lease, it->second.end_of_life);
     slot = it->second.slot;
   }
-  Borrowed borrowed(std::move(slot));
-  if (borrowed.operator->() == nullptr) return missing();
-  return borrowed;
+  MutexLock lock(slot->mu);
+  while (slot->in_use && !slot->closed) {
+    const absl::Duration left = deadline - clock_.Now();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("sequence_id: another call used sequence ", id.value(), " until the deadline"));
+    }
+    slot->released.WaitFor(lock, std::min(left, kWaitStep));
+  }
+  if (slot->closed) return missing();
+  slot->in_use = true;
+  Sequence* const sequence = slot->sequence.get();
+  return Borrowed(slot, sequence);
 }
 
 absl::StatusOr<absl::Time> SequenceTable::LeaseDeadline(SequenceId id) const {
@@ -74,9 +102,14 @@ absl::StatusOr<absl::Time> SequenceTable::LeaseDeadline(SequenceId id) const {
 }
 
 void SequenceTable::Drop(Record record) {
-  // Waits for the call that uses it, then lets go of its blocks.
-  MutexLock lock(record.slot->mu);
-  record.slot->sequence.reset();
+  std::unique_ptr<Sequence> closed;  // ends after the lock is released
+  Slot& slot = *record.slot;
+  {
+    MutexLock lock(slot.mu);
+    slot.closed = true;
+    if (!slot.in_use) closed = std::move(slot.sequence);
+  }
+  slot.released.NotifyAll();
 }
 
 absl::Status SequenceTable::Close(SequenceId id, absl::string_view tenant) {

@@ -16,7 +16,8 @@
 
 namespace kvmesh {
 
-// Thread safe. A sequence is used by one call at a time. Sequences and sessions belong to the tenant that opened them;
+// Thread safe. A sequence is used by one call at a time; one that is closed meanwhile goes when that call ends, and
+// closing never waits for it. Sequences and sessions belong to the tenant that opened them;
 // for any other they do not exist (NOT_FOUND).
 class SequenceTable {
  public:
@@ -31,27 +32,31 @@ class SequenceTable {
   SequenceTable(const Options& options, const Clock& clock) : options_(options), clock_(clock) {}
 
  private:
+  // open -> in use -> open ... -> closed, whether in use or not.
   struct Slot {
     Mutex mu;
-    std::unique_ptr<Sequence> sequence ABSL_GUARDED_BY(mu);  // null once closed
+    CondVar released;
+    bool in_use ABSL_GUARDED_BY(mu) = false;
+    bool closed ABSL_GUARDED_BY(mu) = false;
+    std::unique_ptr<Sequence> sequence ABSL_GUARDED_BY(mu);
   };
 
  public:
   // Exclusive use of one sequence; the others wait.
   class Borrowed {
    public:
-    Borrowed(std::shared_ptr<Slot> slot) ABSL_NO_THREAD_SAFETY_ANALYSIS : slot_(std::move(slot)) { slot_->mu.Lock(); }
     Borrowed(Borrowed&&) = default;
     Borrowed& operator=(Borrowed&&) = delete;
-    ~Borrowed() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      if (slot_ != nullptr) slot_->mu.Unlock();
-    }
-    Sequence* operator->() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return slot_->sequence.get(); }
-    Sequence& operator*() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return *slot_->sequence; }
+    ~Borrowed();
+    Sequence* operator->() const { return sequence_; }
+    Sequence& operator*() const { return *sequence_; }
 
    private:
     friend class SequenceTable;
+    Borrowed(std::shared_ptr<Slot> slot, Sequence* sequence) : slot_(std::move(slot)), sequence_(sequence) {}
+
     std::shared_ptr<Slot> slot_;
+    Sequence* sequence_;
   };
 
   // What Insert would refuse, to be asked before the work of a resume.
@@ -60,8 +65,9 @@ class SequenceTable {
   // above the maximum. RESOURCE_EXHAUSTED as above.
   absl::StatusOr<SequenceId> Insert(std::unique_ptr<Sequence> sequence, uint64_t session, absl::Duration lease,
                                     absl::string_view tenant);
-  // Renews the lease. NOT_FOUND: no such sequence, closed or expired.
-  absl::StatusOr<Borrowed> Borrow(SequenceId id, absl::string_view tenant);
+  // Renews the lease. NOT_FOUND: no such sequence, closed or expired. DEADLINE_EXCEEDED: another call used it until
+  // then.
+  absl::StatusOr<Borrowed> Borrow(SequenceId id, absl::string_view tenant, absl::Time deadline);
   absl::StatusOr<absl::Time> LeaseDeadline(SequenceId id) const;
   // NOT_FOUND: no such sequence.
   absl::Status Close(SequenceId id, absl::string_view tenant);

@@ -116,7 +116,7 @@ absl::Status Generator::RunAdmitted(const GenerateJob& job, const GenerateEvents
     if (made + 1 == job.max_tokens) break;
     if (clock_.Now() >= job.deadline) return absl::DeadlineExceededError("generate: the deadline came first");
     KVMESH_RETURN_IF_ERROR(sequence.Extend({&token, 1}));
-    logits = Step(sequence, sequence.tokens().size() - 1, 1, true);
+    logits = Step(sequence, sequence.tokens().size() - 1, 1, true, job.deadline);
     if (!logits.ok()) return logits.status();
   }
   return absl::OkStatus();
@@ -136,7 +136,7 @@ absl::StatusOr<std::vector<float>> Generator::Prefill(Sequence& sequence, uint64
     } else if (events.cancelled && events.cancelled()) {
       logits = absl::CancelledError("generate: the caller went away");
     } else {
-      logits = Step(sequence, at, count, at + count == end);
+      logits = Step(sequence, at, count, at + count == end, job.deadline);
     }
     if (!logits.ok()) break;
     queued_tokens_.fetch_sub(count);
@@ -148,9 +148,9 @@ absl::StatusOr<std::vector<float>> Generator::Prefill(Sequence& sequence, uint64
   return logits;
 }
 
-absl::StatusOr<std::vector<float>> Generator::Step(Sequence& sequence, uint64_t from, uint64_t count,
-                                                   bool want_logits) {
-  const absl::StatusOr<std::vector<int64_t>> slots = sequence.PrepareSlots(from, count);
+absl::StatusOr<std::vector<float>> Generator::Step(Sequence& sequence, uint64_t from, uint64_t count, bool want_logits,
+                                                   absl::Time deadline) {
+  const absl::StatusOr<std::vector<int64_t>> slots = sequence.PrepareSlots(from, count, deadline);
   if (!slots.ok()) return slots.status();
   const std::vector<uint32_t> table = sequence.block_table();
   const ForwardSequence part{.tokens = std::span(sequence.tokens()).subspan(from, count),

@@ -76,7 +76,8 @@ class Generator {
   // Computes [from, end) and returns the logits of the last position.
   absl::StatusOr<std::vector<float>> Prefill(Sequence& sequence, uint64_t from, const GenerateJob& job,
                                              const GenerateEvents& events);
-  absl::StatusOr<std::vector<float>> Step(Sequence& sequence, uint64_t from, uint64_t count, bool want_logits);
+  absl::StatusOr<std::vector<float>> Step(Sequence& sequence, uint64_t from, uint64_t count, bool want_logits,
+                                          absl::Time deadline);
   void NotePrefill(uint64_t tokens, absl::Duration took);
 
   const LlamaModel& model_;

@@ -17,12 +17,12 @@ namespace {
 // Takes block bytes cut anywhere and seals each block as it completes.
 class BlockIntake {
  public:
-  BlockIntake(BlockStore& store, const RootKey& root, std::vector<BlockKey> keys, uint32_t first)
-      : store_(store), root_(root), keys_(std::move(keys)), next_(first) {}
+  BlockIntake(BlockStore& store, const RootKey& root, std::vector<BlockKey> keys, uint32_t first, absl::Time deadline)
+      : store_(store), root_(root), keys_(std::move(keys)), deadline_(deadline), next_(first) {}
 
   // Pins the chain before the first block. NOT_FOUND: it is not held here.
-  absl::Status PinParents(absl::Time deadline) {
-    BlockStore::Acquired parents = store_.Acquire(std::span(keys_).first(next_), LossyFormats(), deadline);
+  absl::Status PinParents() {
+    BlockStore::Acquired parents = store_.Acquire(std::span(keys_).first(next_), LossyFormats(), deadline_);
     if (parents.pins.size() < next_) {
       return absl::NotFoundError(absl::StrCat("first_block: only ", parents.pins.size(), " of the ", next_,
                                               " blocks before it are held here"));
@@ -66,7 +66,7 @@ class BlockIntake {
                                     .index = static_cast<uint32_t>(next_),
                                     .lossy_formats = LossyFormats()};
     const BlockStore::Match held = store_.Lookup({&info.key, 1}, LossyFormats());
-    absl::StatusOr<PrivateBlock> block = store_.Allocate();
+    absl::StatusOr<PrivateBlock> block = store_.Allocate(deadline_);
     if (!block.ok()) return block.status();
     KVMESH_RETURN_IF_ERROR(store_.device().Write(block->block(), buffer_));
     absl::StatusOr<BlockPin> pin = store_.Seal(*std::move(block), info);
@@ -82,6 +82,7 @@ class BlockIntake {
   BlockStore& store_;
   const RootKey root_;
   const std::vector<BlockKey> keys_;
+  const absl::Time deadline_;
   size_t next_;
   std::vector<BlockPin> pins_;
   std::vector<std::byte> buffer_;
@@ -116,8 +117,8 @@ absl::Status WorkerService::Put(grpc::ServerContext& context, grpc::ServerReader
     return absl::InvalidArgumentError(
         absl::StrCat("first_block: ", request.open().first_block(), ", the tokens have ", keys.size(), " full blocks"));
   }
-  BlockIntake intake(core_.store(), *root, std::move(keys), request.open().first_block());
-  KVMESH_RETURN_IF_ERROR(intake.PinParents(deadline));
+  BlockIntake intake(core_.store(), *root, std::move(keys), request.open().first_block(), deadline);
+  KVMESH_RETURN_IF_ERROR(intake.PinParents());
   absl::Status status;
   while (status.ok() && reader.Read(&request)) {
     status = request.has_open() ? absl::InvalidArgumentError("open: only the first message opens")

@@ -140,8 +140,9 @@ absl::Status WorkerService::Append(const grpc::ServerContext& context, const v1:
   KVMESH_RETURN_IF_ERROR(ExtendTo(end, {request.token_ids().begin(), request.token_ids().end()}, **sequence));
   const int32_t first_layer = static_cast<int32_t>(request.first_layer());
   const int32_t layers = static_cast<int32_t>(request.layers());
+  const absl::Time deadline = CallDeadline(context, *core_.options().clock);
   const absl::StatusOr<std::vector<int64_t>> slots =
-      (*sequence)->PrepareSlots(request.start_position(), request.tokens(), first_layer, layers);
+      (*sequence)->PrepareSlots(request.start_position(), request.tokens(), first_layer, layers, deadline);
   if (!slots.ok()) return slots.status();
   for (int32_t layer = 0; layer < layers; ++layer) {
     ReshapeAndCache(std::span(*key).subspan(static_cast<size_t>(layer) * per_layer, per_layer),
@@ -205,39 +206,42 @@ absl::Status WorkerService::AttendTo(const grpc::ServerContext& context, const v
 
 grpc::Status WorkerService::Fork(grpc::ServerContext* context, const v1::ForkRequest* request,
                                  v1::ForkResponse* response) {
+  SlowCallLog call("worker", "Fork", *context, core_.options().slow_call);
   std::unique_ptr<Sequence> fork;
   {
     absl::StatusOr<SequenceTable::Borrowed> sequence = BorrowFor(*context, request->sequence_id());
-    if (!sequence.ok()) return ToGrpcStatus(sequence.status());
-    absl::StatusOr<std::unique_ptr<Sequence>> made = (*sequence)->Fork();
-    if (!made.ok()) return ToGrpcStatus(made.status());
+    if (!sequence.ok()) return call.Finish(sequence.status());
+    absl::StatusOr<std::unique_ptr<Sequence>> made = (*sequence)->Fork(CallDeadline(*context, *core_.options().clock));
+    if (!made.ok()) return call.Finish(made.status());
     fork = *std::move(made);
   }
   for (const uint32_t block : fork->block_table()) response->add_block_table(block);
   const absl::StatusOr<std::string> caller = CallerOf(*context);
-  if (!caller.ok()) return ToGrpcStatus(caller.status());
+  if (!caller.ok()) return call.Finish(caller.status());
   const absl::Duration lease =
       absl::Milliseconds(static_cast<int64_t>(std::min<uint64_t>(request->lease_ms(), 1u << 31)));
   const absl::StatusOr<SequenceId> id =
       core_.sequences().Insert(std::move(fork), request->session_id(), lease, *caller);
   if (id.ok()) response->set_sequence_id(id->value());
-  return ToGrpcStatus(id.status());
+  return call.Finish(id.status());
 }
 
 grpc::Status WorkerService::Truncate(grpc::ServerContext* context, const v1::TruncateRequest* request,
                                      v1::TruncateResponse* response) {
+  SlowCallLog call("worker", "Truncate", *context, core_.options().slow_call);
   absl::StatusOr<SequenceTable::Borrowed> sequence = BorrowFor(*context, request->sequence_id());
-  if (!sequence.ok()) return ToGrpcStatus(sequence.status());
-  const absl::Status status = (*sequence)->Truncate(request->tokens());
+  if (!sequence.ok()) return call.Finish(sequence.status());
+  const absl::Status status = (*sequence)->Truncate(request->tokens(), CallDeadline(*context, *core_.options().clock));
   response->set_computed_tokens((*sequence)->ready());
-  return ToGrpcStatus(status);
+  return call.Finish(status);
 }
 
 grpc::Status WorkerService::CloseSequence(grpc::ServerContext* context, const v1::CloseSequenceRequest* request,
                                           v1::CloseSequenceResponse*) {
+  SlowCallLog call("worker", "CloseSequence", *context, core_.options().slow_call);
   const absl::StatusOr<std::string> caller = CallerOf(*context);
-  if (!caller.ok()) return ToGrpcStatus(caller.status());
-  return ToGrpcStatus(core_.sequences().Close(SequenceId(request->sequence_id()), *caller));
+  if (!caller.ok()) return call.Finish(caller.status());
+  return call.Finish(core_.sequences().Close(SequenceId(request->sequence_id()), *caller));
 }
 
 absl::StatusOr<std::string> WorkerService::CallerOf(const grpc::ServerContext& context) const {
@@ -248,7 +252,7 @@ absl::StatusOr<SequenceTable::Borrowed> WorkerService::BorrowFor(const grpc::Ser
                                                                  uint64_t sequence_id) {
   const absl::StatusOr<std::string> caller = CallerOf(context);
   if (!caller.ok()) return caller.status();
-  return core_.sequences().Borrow(SequenceId(sequence_id), *caller);
+  return core_.sequences().Borrow(SequenceId(sequence_id), *caller, CallDeadline(context, *core_.options().clock));
 }
 
 absl::StatusOr<RootKey> WorkerService::RootFor(const grpc::ServerContext& context,

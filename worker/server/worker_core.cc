@@ -123,6 +123,7 @@ void WorkerCore::Housekeep() {
   sequences_->CloseExpired();
   pins_->DropExpired();
   fetcher_->SweepQuarantine();
+  store_->FinishErases();
   if (deferred_disk_ == nullptr || !deferred_disk_->TryOpen()) return;
   store_->AdoptRecovered();
   Log(LogLevel::kInfo, "worker", "the disk tier has space and is open",

@@ -7,13 +7,14 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "kvstore/service/log.h"
+#include "kvstore/service/members.h"
+#include "kvstore/wire/protocol.h"
 #include "kvstore/wire/wire.h"
 #include "worker/transport/grpc/grpc_transport.h"
 
 namespace kvmesh {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 1;
 // Threads for calls, beside the one that each session holds.
 constexpr int kCallThreads = 256;
 constexpr absl::Duration kHousekeepingInterval = absl::Milliseconds(200);
@@ -38,6 +39,7 @@ WorkerServer::WorkerServer(const WorkerOptions& options)
 
 absl::Status WorkerServer::StartServing() {
   if (options_.tls.insecure) Log(LogLevel::kWarning, "worker", "no TLS: all callers are one trusted user");
+  WarnWithoutMembers("worker", options_.members, options_.tls);
   if (options_.cluster_secret.empty()) Log(LogLevel::kWarning, "worker", "the cluster secret is empty");
   absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> channel = MakeChannelCredentials(options_.tls);
   if (!channel.ok()) return channel.status();
@@ -150,7 +152,7 @@ v1::HeartbeatRequest WorkerServer::Load() const {
 std::string WorkerServer::NotReady() const {
   if (core_->draining()) return "draining";
   for (const auto& reporter : reporters_) {
-    if (reporter->counters().registered) return "";
+    if (reporter->registration() > 0) return "";
   }
   return reporters_.empty() ? "" : "warming";
 }
@@ -175,7 +177,7 @@ void WorkerServer::RunHousekeeping() {
   while (!stopping_) {
     lock.Unlock();
     core_->Housekeep();
-    service_->calls().CancelExpired(absl::Now());
+    service_->calls().CancelExpired(options_.clock->Now());
     lock.Lock();
     if (!stopping_) stop_changed_.WaitFor(lock, kHousekeepingInterval);
   }
@@ -197,7 +199,7 @@ void WorkerServer::Shutdown(absl::Duration grace) {
   if (housekeeping_.joinable()) housekeeping_.join();
   if (core_ != nullptr) {
     core_->sequences().CloseAll();
-    core_->store().FlushToDisk(absl::Now() + std::min(kFlushTime, grace));
+    core_->store().FlushToDisk(options_.clock->Now() + std::min(kFlushTime, grace));
   }
   ops_.reset();
   heartbeaters_.clear();

@@ -32,7 +32,7 @@ SlabDiskTier::SlabDiskTier(const SlabDiskOptions& options, SlabDiskEnvironment e
       directory_(std::move(directory)),
       ballast_(*io_, directory_.ballast_path(), options.catalog_reserve_bytes) {}
 
-SlabDiskTier::~SlabDiskTier() = default;
+SlabDiskTier::~SlabDiskTier() { FinishErases(); }
 
 absl::StatusOr<DiskSlot> SlabDiskTier::Write(const BlockHeader& header, std::span<const std::byte> payload) {
   if (payload.size() != options_.block_bytes)
@@ -41,6 +41,11 @@ absl::StatusOr<DiskSlot> SlabDiskTier::Write(const BlockHeader& header, std::spa
     return absl::InvalidArgumentError("header.payload_bytes: not the payload's");
   if (header.layout != options_.layout) return absl::InvalidArgumentError("header.layout: not the tier's");
   KVMESH_RETURN_IF_ERROR(EnsureWritable());
+  FinishErases();
+  if (read_only_.load(std::memory_order_acquire)) {
+    MutexLock lock(health_mu_);
+    return ReadOnlyError();
+  }
   absl::StatusOr<DiskSlot> slot = TakeSlot();
   if (!slot.ok()) return slot.status();
 
@@ -113,22 +118,31 @@ absl::Status SlabDiskTier::CheckRead(const ReadRequest& request,
 }
 
 void SlabDiskTier::Erase(DiskSlot slot) {
-  std::optional<BlockKey> key;
-  {
-    MutexLock lock(mu_);
-    key = table_.BeginErase(slot);
-  }
-  if (!key || CompleteErase(slot, *key)) return;
-  {
-    MutexLock lock(mu_);
-    pending_erases_.push_back(slot);
-  }
-  // A heal that ended before the push did not see it.
-  if (catalog_->healthy()) RetryErases();
+  MutexLock lock(mu_);
+  if (table_.BeginErase(slot)) pending_erases_.push_back(slot);
 }
 
-bool SlabDiskTier::CompleteErase(DiskSlot slot, const BlockKey& key) {
+void SlabDiskTier::FinishErases() {
+  std::vector<DiskSlot> pending;
+  {
+    MutexLock lock(mu_);
+    pending.swap(pending_erases_);
+  }
+  for (size_t i = 0; i < pending.size(); ++i) {
+    if (CompleteErase(pending[i])) continue;
+    MutexLock lock(mu_);
+    pending_erases_.insert(pending_erases_.end(), pending.begin() + static_cast<ptrdiff_t>(i), pending.end());
+    return;
+  }
+}
+
+bool SlabDiskTier::CompleteErase(DiskSlot slot) {
   if (!catalog_->healthy()) return false;
+  BlockKey key;
+  {
+    MutexLock lock(mu_);
+    key = table_.KeyOf(slot);
+  }
   const absl::Status removed = catalog_->Remove(key, slot);
   if (!removed.ok()) {
     EnterReadOnly(Fault::kCatalog, removed);
@@ -137,20 +151,6 @@ bool SlabDiskTier::CompleteErase(DiskSlot slot, const BlockKey& key) {
   MutexLock lock(mu_);
   table_.FinishErase(slot);
   return true;
-}
-
-void SlabDiskTier::RetryErases() {
-  std::vector<std::pair<DiskSlot, BlockKey>> pending;
-  {
-    MutexLock lock(mu_);
-    for (const DiskSlot slot : pending_erases_) pending.emplace_back(slot, table_.KeyOf(slot));
-    pending_erases_.clear();
-  }
-  for (const auto& [slot, key] : pending) {
-    if (CompleteErase(slot, key)) continue;
-    MutexLock lock(mu_);
-    pending_erases_.push_back(slot);
-  }
 }
 
 std::vector<RecoveredBlock> SlabDiskTier::TakeRecovered() {
@@ -163,8 +163,8 @@ DiskTier::Usage SlabDiskTier::usage() const {
   uint64_t room = 0;
   {
     MutexLock lock(mu_);
-    out.used_blocks = table_.used();
-    room = table_.free();
+    out.used_blocks = table_.used() - pending_erases_.size();
+    room = table_.free() + pending_erases_.size();
   }
   out.capacity_blocks = max_slots_;
   if (options_.byte_cap == 0) {
@@ -243,7 +243,7 @@ absl::Status SlabDiskTier::Heal(Fault fault) {
     }
     KVMESH_RETURN_IF_ERROR(catalog_->Heal());
   }
-  RetryErases();
+  FinishErases();
   return absl::OkStatus();
 }
 

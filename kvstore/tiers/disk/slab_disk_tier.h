@@ -61,6 +61,7 @@ class SlabDiskTier : public DiskTier {
   // While the tier is read-only the slot is unreadable at once and freed when the tier heals. A slot that is not in use
   // is ignored.
   void Erase(DiskSlot slot) override;
+  void FinishErases() override;
   std::vector<RecoveredBlock> TakeRecovered() override;
   // capacity_blocks without a byte cap: what is used, and what the file system has room for above the floor.
   Usage usage() const override;
@@ -94,8 +95,8 @@ class SlabDiskTier : public DiskTier {
   // Takes the ballast back once there is plenty of space again; at most once per second.
   void RestoreBallast() ABSL_EXCLUSIVE_LOCKS_REQUIRED(space_mu_);
   // Removes the entry and frees the slot, which is erasing. False: the catalog failed, the slot stays.
-  bool CompleteErase(DiskSlot slot, const BlockKey& key);
-  void RetryErases();
+  // False: the catalog could not be written.
+  bool CompleteErase(DiskSlot slot);
   absl::Status CheckRead(const ReadRequest& request, std::span<const std::byte, kBlockHeaderBytes> header) const;
 
   const SlabDiskOptions options_;
@@ -125,7 +126,7 @@ class SlabDiskTier : public DiskTier {
 
   mutable Mutex mu_;
   SlotTable table_ ABSL_GUARDED_BY(mu_);
-  std::vector<DiskSlot> pending_erases_ ABSL_GUARDED_BY(mu_);  // the catalog still names them
+  std::vector<DiskSlot> pending_erases_ ABSL_GUARDED_BY(mu_);  // the catalog may still name them
 };
 
 }  // namespace kvmesh

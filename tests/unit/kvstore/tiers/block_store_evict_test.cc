@@ -228,6 +228,39 @@ TEST(BlockStoreEvictTest, CorruptDeviceCopyIsLostWhenItIsDemoted) {
   world.ExpectBalanced();
 }
 
+TEST(BlockStoreEvictTest, CorruptDeviceCopyIsNotWrittenToDisk) {
+  StoreWorld world({.device_slots = 4, .disk_blocks = 100, .max_pinned_fraction = 1});
+  const std::vector<BlockKey> keys = TestChain(kRoot, 1, 4);
+  {
+    const std::vector<BlockPin> pins = world.SealChain(kRoot, keys);
+    world.device->bytes(pins[1].block())[7] ^= std::byte{1};
+  }
+  world.Churn(kOther, 1);
+  EXPECT_EQ(world.Lookup(keys), (Blocks{1, 1, 1}));
+  EXPECT_FALSE(world.disk->Holds(keys[1]));
+  EXPECT_EQ(world.Misses(MissReason::kCorrupt), 1u);
+  world.ExpectBalanced();
+}
+
+TEST(BlockStoreEvictTest, WhatIsNotOnDiskByTheDeadlineOfAnAllocationIsDropped) {
+  StoreWorld world({.device_slots = 8, .disk_blocks = 100, .max_pinned_fraction = 1});
+  const std::vector<BlockKey> keys = TestChain(kRoot, 1, 8);
+  world.SealChain(kRoot, keys);
+  const absl::Time deadline = world.clock.Now() + absl::Seconds(1);
+  // The deadline comes while the third block is written.
+  world.disk->SetWriteFault([&](const BlockHeader& header) {
+    if (header.key == keys[2]) world.clock.AdvanceTo(deadline);
+    return absl::OkStatus();
+  });
+  absl::StatusOr<PrivateBlock> block = world.store->Allocate(deadline);
+  EXPECT_TRUE(block.ok()) << block.status();
+  EXPECT_EQ(world.Lookup(keys), (Blocks{7, 7, 3}));
+  EXPECT_EQ(world.store->Allocate(deadline).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(world.Lookup(keys), (Blocks{7, 7, 3}));
+  block->Reset();
+  world.ExpectBalanced();
+}
+
 TEST(BlockStoreFlushTest, FlushedMemorySurvivesARestart) {
   StoreWorld world({.device_slots = 8, .host_slots = 8, .disk_blocks = 100});
   std::vector<std::vector<BlockKey>> chains;

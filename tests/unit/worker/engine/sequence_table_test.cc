@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -34,6 +35,9 @@ class SequenceTableTest : public testing::Test {
     EXPECT_TRUE(id.ok()) << id.status();
     return *id;
   }
+  absl::StatusOr<SequenceTable::Borrowed> Borrow(SequenceId id, absl::string_view tenant = kTenant) {
+    return table_.Borrow(id, tenant, absl::InfiniteFuture());
+  }
   void Advance(absl::Duration by) { world_.clock.AdvanceTo(world_.clock.Now() + by); }
   absl::Time Now() const { return world_.clock.Now(); }
 
@@ -47,10 +51,10 @@ TEST_F(SequenceTableTest, ABorrowRenewsTheLeaseAndAProbeDoesNot) {
   Advance(absl::Seconds(29));
   const absl::Time before = Now() + absl::Seconds(1);
   EXPECT_EQ(*table_.LeaseDeadline(id), before);
-  EXPECT_TRUE(table_.Borrow(id, kTenant).ok());
+  EXPECT_TRUE(Borrow(id).ok());
   EXPECT_EQ(*table_.LeaseDeadline(id), Now() + absl::Seconds(30));
   Advance(absl::Seconds(30));
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, kTenant).status()));
+  EXPECT_TRUE(absl::IsNotFound(Borrow(id).status()));
   EXPECT_EQ(table_.open_sequences(), 1u);
   EXPECT_EQ(table_.CloseExpired(), 1u);
   EXPECT_EQ(table_.open_sequences(), 0u);
@@ -64,10 +68,10 @@ TEST_F(SequenceTableTest, AnotherTenantsSequencesAndSessionsDoNotExist) {
   EXPECT_TRUE(absl::IsNotFound(table_.Insert(NewSequence(), session, absl::ZeroDuration(), "b").status()));
   const SequenceId id = *table_.Insert(NewSequence(), session, absl::ZeroDuration(), "a");
   for (const char* other : {"b", ""}) {
-    EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, other).status()));
+    EXPECT_TRUE(absl::IsNotFound(Borrow(id, other).status()));
     EXPECT_TRUE(absl::IsNotFound(table_.Close(id, other)));
   }
-  EXPECT_TRUE(table_.Borrow(id, "a").ok());
+  EXPECT_TRUE(Borrow(id, "a").ok());
   EXPECT_TRUE(table_.Close(id, "a").ok());
 }
 
@@ -79,7 +83,7 @@ TEST_F(SequenceTableTest, ClosingLetsGoOfTheBlocks) {
   EXPECT_EQ(world_.store->GetBooks().private_blocks, 1u);
   EXPECT_TRUE(table_.Close(id, kTenant).ok());
   world_.ExpectBalanced();
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, kTenant).status()));
+  EXPECT_TRUE(absl::IsNotFound(Borrow(id).status()));
 }
 
 TEST_F(SequenceTableTest, NoRenewalOutlivesTheMaximumLife) {
@@ -87,12 +91,12 @@ TEST_F(SequenceTableTest, NoRenewalOutlivesTheMaximumLife) {
   const absl::Time end = Now() + absl::Hours(1);
   while (Now() + absl::Minutes(9) < end) {
     Advance(absl::Minutes(9));
-    ASSERT_TRUE(table_.Borrow(id, kTenant).ok());
+    ASSERT_TRUE(Borrow(id).ok());
     ASSERT_LE(*table_.LeaseDeadline(id), end);
   }
   EXPECT_EQ(*table_.LeaseDeadline(id), end);
   world_.clock.AdvanceTo(end);
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, kTenant).status()));
+  EXPECT_TRUE(absl::IsNotFound(Borrow(id).status()));
   EXPECT_EQ(table_.CloseExpired(), 1u);
 }
 
@@ -135,12 +139,12 @@ TEST_F(SequenceTableTest, ASessionsSequencesLiveAsLongAsIt) {
 
   Advance(absl::Minutes(5));
   EXPECT_EQ(table_.CloseExpired(), 0u);
-  EXPECT_TRUE(table_.Borrow(also_inside, kTenant).ok());
+  EXPECT_TRUE(Borrow(also_inside).ok());
   table_.CloseSession(*session);
   EXPECT_EQ(table_.open_sessions(), 0u);
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(inside, kTenant).status()));
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(also_inside, kTenant).status()));
-  EXPECT_TRUE(table_.Borrow(outside, kTenant).ok());
+  EXPECT_TRUE(absl::IsNotFound(Borrow(inside).status()));
+  EXPECT_TRUE(absl::IsNotFound(Borrow(also_inside).status()));
+  EXPECT_TRUE(Borrow(outside).ok());
   EXPECT_TRUE(absl::IsNotFound(table_.Insert(NewSequence(), *session, absl::ZeroDuration(), kTenant).status()));
 }
 
@@ -148,7 +152,7 @@ TEST_F(SequenceTableTest, ASessionsSequencesHaveAMaximumLifeToo) {
   const uint64_t session = *table_.OpenSession(kTenant);
   const SequenceId id = Insert(absl::ZeroDuration(), session);
   Advance(absl::Hours(1));
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, kTenant).status()));
+  EXPECT_TRUE(absl::IsNotFound(Borrow(id).status()));
   EXPECT_EQ(table_.CloseExpired(), 1u);
   EXPECT_EQ(table_.open_sessions(), 1u);
 }
@@ -170,29 +174,47 @@ TEST_F(SequenceTableTest, CloseAllClosesLeasesAndSessionsAlike) {
   world_.ExpectBalanced();
 }
 
-TEST_F(SequenceTableTest, ClosingWaitsForTheCallThatUsesTheSequence) {
+TEST_F(SequenceTableTest, ASequenceThatIsClosedInUseGoesWhenThatCallEnds) {
+  using Close = std::function<void(SequenceId)>;
+  const Close closes[] = {[this](SequenceId id) { EXPECT_TRUE(table_.Close(id, kTenant).ok()); },
+                          [this](SequenceId) {
+                            Advance(absl::Hours(2));
+                            EXPECT_EQ(table_.CloseExpired(), 1u);
+                          },
+                          [this](SequenceId) { table_.CloseAll(); }};
+  for (const Close& close : closes) {
+    const SequenceId id = Insert();
+    {
+      const absl::StatusOr<SequenceTable::Borrowed> borrowed = Borrow(id);
+      ASSERT_TRUE(borrowed.ok());
+      close(id);
+      // Gone for others at once, alive for the one who has it.
+      EXPECT_EQ(table_.open_sequences(), 0u);
+      EXPECT_TRUE(absl::IsNotFound(Borrow(id).status()));
+      world_.AppendAll(**borrowed);
+      EXPECT_EQ((*borrowed)->ready(), 20u);
+      EXPECT_GT(world_.store->GetBooks().private_blocks + world_.store->GetBooks().pinned_blocks, 0u);
+    }
+    world_.ExpectBalanced();
+  }
+}
+
+TEST_F(SequenceTableTest, AWaitForASequenceInUseEndsWithItAndAtItsDeadline) {
   const SequenceId id = Insert();
   std::optional<SequenceTable::Borrowed> borrowed;
-  {
-    absl::StatusOr<SequenceTable::Borrowed> taken = table_.Borrow(id, kTenant);
-    ASSERT_TRUE(taken.ok());
-    borrowed.emplace(*std::move(taken));
-  }
-  std::atomic<bool> closed = false;
-  std::thread closer([&] {
-    EXPECT_TRUE(table_.Close(id, kTenant).ok());
-    closed = true;
+  borrowed.emplace(*Borrow(id));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(table_.Borrow(id, kTenant, Now()).status()));
+  std::thread waiter([&] { EXPECT_TRUE(Borrow(id).ok()); });
+  const absl::Time deadline = Now() + absl::Seconds(5);
+  std::thread late([&] {
+    const absl::Status status = table_.Borrow(id, kTenant, deadline).status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("sequence_id"));
   });
-  // Gone for others at once, alive for the one who has it.
-  ASSERT_TRUE(Await(kTestPatience, [this] { return table_.open_sequences() == 0; }));
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, kTenant).status()));
-  EXPECT_FALSE(closed);
-  world_.AppendAll(**borrowed);
-  EXPECT_EQ((*borrowed)->ready(), 20u);
+  Advance(absl::Seconds(5));
+  late.join();
   borrowed.reset();
-  closer.join();
-  EXPECT_TRUE(closed);
-  world_.ExpectBalanced();
+  waiter.join();
 }
 
 TEST_F(SequenceTableTest, OneCallAtATimeUsesASequence) {
@@ -207,7 +229,7 @@ TEST_F(SequenceTableTest, OneCallAtATimeUsesASequence) {
         if (t == 0 && i == 150) {
           EXPECT_TRUE(table_.Close(id, kTenant).ok());
         }
-        absl::StatusOr<SequenceTable::Borrowed> borrowed = table_.Borrow(id, kTenant);
+        absl::StatusOr<SequenceTable::Borrowed> borrowed = Borrow(id);
         if (!borrowed.ok()) continue;
         if (++inside != 1) overlapped = true;
         ++uses;
@@ -218,7 +240,7 @@ TEST_F(SequenceTableTest, OneCallAtATimeUsesASequence) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_FALSE(overlapped);
   EXPECT_GE(uses, 150);
-  EXPECT_TRUE(absl::IsNotFound(table_.Borrow(id, kTenant).status()));
+  EXPECT_TRUE(absl::IsNotFound(Borrow(id).status()));
 }
 
 }  // namespace
