@@ -1,4 +1,4 @@
-// The shape of a Llama model, from the config.json of a Hugging Face folder.
+// What the model runner knows of a Llama model, from the config.json of a Hugging Face folder.
 #ifndef KVMESH_WORKER_MODEL_LLAMA_CONFIG_H_
 #define KVMESH_WORKER_MODEL_LLAMA_CONFIG_H_
 
@@ -9,17 +9,12 @@
 #include "absl/strings/string_view.h"
 #include "kernels/layout.h"
 #include "kvstore/base/status.h"
+#include "worker/model/model_shape.h"
 
 namespace kvmesh {
 
-// Limits of a usable config. head_dim is also a multiple of 8 (what attention kernels take).
-inline constexpr int64_t kMaxHiddenSize = 32768;
+// Limits of a usable config, besides those of model_shape.h.
 inline constexpr int64_t kMaxIntermediateSize = 131072;
-inline constexpr int64_t kMaxLayers = 512;
-inline constexpr int64_t kMaxAttentionHeads = 512;
-inline constexpr int64_t kMaxModelHeadDim = 256;
-inline constexpr int64_t kMaxVocabSize = 1 << 20;
-inline constexpr int64_t kMaxPositions = 1 << 21;
 inline constexpr size_t kMaxEosIds = 16;
 
 struct LlamaConfig {
@@ -50,7 +45,7 @@ struct LlamaConfig {
 
 // INVALID_ARGUMENT naming the field: not JSON, duplicate names, a field that is absent, of a wrong type or out of
 // range, or one that asks for what is not supported (another architecture or activation, rope scaling, attention or MLP
-// bias, sliding window, quantized weights). Fields that don't change the computation are ignored.
+// bias, sliding window, latent attention, quantized weights). Fields that don't change the computation are ignored.
 absl::StatusOr<LlamaConfig> ParseLlamaConfig(absl::string_view json);
 
 }  // namespace kvmesh
