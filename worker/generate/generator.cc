@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/kv_format.h"
 #include "kernels/variant.h"
 #include "worker/model/greedy.h"
 
@@ -15,35 +16,14 @@ constexpr double kRateWeight = 0.3;
 // Shorter prefills say little about the rate.
 constexpr uint64_t kMinRateTokens = 32;
 
-absl::string_view FormatName(KvFormat format) {
-  switch (format) {
-    case KvFormat::kF32:
-      return "fp32";
-    case KvFormat::kF16:
-      return "fp16";
-    case KvFormat::kBf16:
-      return "bf16";
-    case KvFormat::kFp8E4m3:
-      return "fp8";
-    case KvFormat::kInt8:
-      return "int8";
-    case KvFormat::kInt4:
-      return "int4";
-    case KvFormat::kUnspecified:
-      break;
-  }
-  return "unspecified";
-}
-
 }  // namespace
 
 CacheIdentity ModelIdentity(const LlamaModel& model, const BlockLayout& layout) {
-  const std::string_view variant = KernelVariantName(CurrentVariant());
   CacheIdentity identity;
   identity.model = "llama";
   identity.model_revision = model.revision();
-  identity.numerics = absl::StrCat("fp32/kv-", FormatName(layout.format), "/", model.row_kernels().name, "/",
-                                   absl::string_view(variant.data(), variant.size()));
+  identity.numerics = absl::StrCat("fp32/kv-", std::string(KvFormatName(layout.format)), "/", model.row_kernels().name,
+                                   "/", std::string(KernelVariantName(CurrentVariant())));
   identity.block_tokens = static_cast<uint32_t>(layout.block_tokens);
   identity.rope = RopeIdentity{.theta = model.config().rope_theta,
                                .rotary_dim = static_cast<uint32_t>(model.config().head_dim),
