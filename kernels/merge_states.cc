@@ -13,11 +13,13 @@ namespace kvmesh {
 namespace {
 
 constexpr double kEmpty = -std::numeric_limits<double>::infinity();
+// Elements of a row that are merged at a time.
+constexpr int32_t kChunk = 16;
 
 // A state's part in one row.
 struct Part {
   const float* out;
-  float weight;
+  double weight;
 };
 
 // The parts of `row` that are not empty, with weights that add up to 1. Returns the row's lse.
@@ -25,31 +27,35 @@ double WeighRow(std::span<const AttentionState> states, size_t row, int32_t head
   double highest = kEmpty;
   for (const AttentionState& s : states) highest = std::max(highest, double{s.lse[row]});
   double sum = 0;
-  for (const AttentionState& s : states) {
-    if (s.lse[row] != kEmpty) sum += std::exp(s.lse[row] - highest);
-  }
   parts.clear();
   for (const AttentionState& s : states) {
     if (s.lse[row] == kEmpty) continue;
-    parts.push_back({s.out.data() + row * head_dim, static_cast<float>(std::exp(s.lse[row] - highest) / sum)});
+    parts.push_back({s.out.data() + row * head_dim, std::exp(s.lse[row] - highest)});
+    sum += parts.back().weight;
   }
+  for (Part& part : parts) part.weight /= sum;
   return parts.empty() ? kEmpty : highest + std::log(sum);
 }
 
-// Through a small buffer, since `out` may be what one of the parts points at.
-void AddParts(std::span<const Part> parts, int32_t head_dim, float* out) {
-  constexpr int32_t kChunk = 64;
+// Elements [begin, begin + count) of a row. Through `sum`, since `out` may be what one of the parts points at; a
+// constant count keeps it in registers.
+inline void AddChunk(std::span<const Part> parts, int32_t begin, int32_t count, float* out) {
   float sum[kChunk];
-  for (int32_t begin = 0; begin < head_dim; begin += kChunk) {
-    const int32_t count = std::min(kChunk, head_dim - begin);
-    const float* first = parts[0].out + begin;
-    for (int32_t d = 0; d < count; ++d) sum[d] = parts[0].weight * first[d];
-    for (const Part& part : parts.subspan(1)) {
-      const float* next = part.out + begin;
-      for (int32_t d = 0; d < count; ++d) sum[d] += part.weight * next[d];
-    }
-    std::copy_n(sum, count, out + begin);
+  const float* first = parts[0].out + begin;
+  const float first_weight = static_cast<float>(parts[0].weight);
+  for (int32_t d = 0; d < count; ++d) sum[d] = first_weight * first[d];
+  for (const Part& part : parts.subspan(1)) {
+    const float* next = part.out + begin;
+    const float weight = static_cast<float>(part.weight);
+    for (int32_t d = 0; d < count; ++d) sum[d] += weight * next[d];
   }
+  for (int32_t d = 0; d < count; ++d) out[begin + d] = sum[d];
+}
+
+void AddParts(std::span<const Part> parts, int32_t head_dim, float* out) {
+  int32_t begin = 0;
+  for (; begin + kChunk <= head_dim; begin += kChunk) AddChunk(parts, begin, kChunk, out);
+  if (begin < head_dim) AddChunk(parts, begin, head_dim - begin, out);
 }
 
 }  // namespace
