@@ -1,15 +1,19 @@
-// Times append and attention on one core. Built by the stand-alone build only; prints one line per shape, beside a
-// read of as many bytes of memory as the probe.
+// Times append, attention, merging and block copies on one core. Built by the stand-alone build only; prints one line
+// per shape, beside a read of as many bytes of memory as the probe.
 //   time_kernels [seconds per shape, default 0.5]
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <vector>
 
 #include "kernels/block_checksum.h"
+#include "kernels/block_copy.h"
+#include "kernels/merge_states.h"
+#include "kernels/mla.h"
 #include "kernels/paged_attention.h"
 #include "kernels/reshape_and_cache.h"
 #include "kernels/variant.h"
@@ -116,6 +120,58 @@ void TimeChecksum(double seconds) {
   std::printf("%-30s %6.2f GB/s\n", "checksum, 4 MiB", payload.size() / took * 1e-9);
 }
 
+// Decode of one query over the latent cache of a layer, at the dimensions of DeepSeek-V3.
+void TimeMla(const char* name, KvFormat format, int32_t q_heads, double seconds) {
+  constexpr int32_t kBlockTokens = 16, kLatentDim = 512, kRopeDim = 64;
+  constexpr int64_t kTokens = 4096;
+  const BlockLayout layout = CanonicalMlaLayout(format, 1, kBlockTokens, kLatentDim, kRopeDim);
+  std::vector<uint32_t> table(kTokens / kBlockTokens);
+  std::iota(table.begin(), table.end(), 0u);
+  std::vector<std::byte> bytes(table.size() * static_cast<size_t>(layout.block_bytes));
+  const KvPoolView pool{bytes.data(), layout.block_bytes, static_cast<int64_t>(table.size()), layout};
+  std::vector<int64_t> slots(kTokens);
+  std::iota(slots.begin(), slots.end(), int64_t{0});
+  const std::vector<float> latent = RandomFloats(kTokens * kLatentDim), rope_key = RandomFloats(kTokens * kRopeDim);
+  const double append = Best(seconds / 4, [&] { ConcatAndCacheMla(latent, rope_key, slots, 0, pool); });
+  const std::vector<float> query = RandomFloats(static_cast<size_t>(q_heads) * layout.head_dim);
+  std::vector<float> out(static_cast<size_t>(q_heads) * kLatentDim);
+  const AttentionSequence sequence{table, kTokens - 1, 1};
+  const double attend = Best(seconds, [&] {
+    MlaPagedDecode(query, {&sequence, 1}, 0, {.q_heads = q_heads, .scale = 0.07f}, pool, out);
+  });
+  const double flop = 2.0 * kTokens * q_heads * (layout.head_dim + kLatentDim);
+  std::printf("%-30s append %8.3f ms  attention %9.3f ms  %6.1f Gflop/s\n", name, append * 1e3, attend * 1e3,
+              flop / attend * 1e-9);
+}
+
+// Two states of 256 tokens and 32 heads of 128.
+void TimeMerge(double seconds) {
+  constexpr int32_t kHeadDim = 128;
+  constexpr size_t kRows = 256 * 32;
+  const std::vector<float> a = RandomFloats(kRows * kHeadDim), b = a, lse = RandomFloats(kRows);
+  std::vector<float> out(a.size()), out_lse(kRows);
+  const double took = Best(seconds, [&] { MergeStates({a, lse}, {b, lse}, kHeadDim, out, out_lse); });
+  const double copy = Best(seconds, [&] { std::memcpy(out.data(), a.data(), a.size() * sizeof(float)); });
+  std::printf("%-30s %6.2f GB/s read and written  copy probe %6.2f GB/s\n", "merge of two states",
+              3e-9 * a.size() * sizeof(float) / took, 2e-9 * a.size() * sizeof(float) / copy);
+}
+
+// Half the heads of 64 blocks of 2 MiB, out of the pool and back.
+void TimeBlockCopy(double seconds) {
+  const BlockLayout layout = CanonicalLayout(KvFormat::kBf16, 32, 8, 16, 128);
+  std::vector<uint32_t> blocks(64);
+  std::iota(blocks.begin(), blocks.end(), 0u);
+  std::vector<std::byte> bytes(blocks.size() * static_cast<size_t>(layout.block_bytes));
+  const KvPoolView pool{bytes.data(), layout.block_bytes, static_cast<int64_t>(blocks.size()), layout};
+  const ShardRange half = {0, 32, 4, 4};
+  std::vector<std::byte> dense(bytes.size() / 2);
+  const double gather = Best(seconds, [&] { GatherBlocks(pool, blocks, half, dense); });
+  const double scatter = Best(seconds, [&] { ScatterBlocks(dense, pool, blocks, half); });
+  const double copy = Best(seconds, [&] { std::memcpy(dense.data(), bytes.data(), dense.size()); });
+  std::printf("%-30s gather %6.2f GB/s  scatter %6.2f GB/s  copy probe %6.2f GB/s\n", "half the heads of 64 blocks",
+              dense.size() / gather * 1e-9, dense.size() / scatter * 1e-9, dense.size() / copy * 1e-9);
+}
+
 }  // namespace
 }  // namespace kvmesh
 
@@ -123,6 +179,13 @@ int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 0.5;
   std::printf("variant %s\n", std::string(kvmesh::KernelVariantName(kvmesh::CurrentVariant())).c_str());
   for (const kvmesh::Shape& shape : kvmesh::kShapes) kvmesh::Time(shape, seconds);
+  kvmesh::TimeMla("MLA decode bf16, 128 heads", kvmesh::KvFormat::kBf16, 128, seconds);
+  kvmesh::TimeMla("MLA decode bf16, 16 heads", kvmesh::KvFormat::kBf16, 16, seconds);
+  kvmesh::TimeMla("MLA decode fp32, 128 heads", kvmesh::KvFormat::kF32, 128, seconds);
+  kvmesh::TimeMla("MLA decode fp8, 128 heads", kvmesh::KvFormat::kFp8E4m3, 128, seconds);
+  kvmesh::TimeMla("MLA decode int8, 16 heads", kvmesh::KvFormat::kInt8, 16, seconds);
+  kvmesh::TimeMerge(seconds);
+  kvmesh::TimeBlockCopy(seconds);
   kvmesh::TimeChecksum(seconds);
   return 0;
 }
