@@ -1,5 +1,5 @@
-// Times append, attention, merging and block copies on one core. Built by the stand-alone build only; prints one line
-// per shape, beside a read of as many bytes of memory as the probe.
+// Times append, attention, merging, block copies and conversions on one core. Built by the stand-alone build only;
+// prints one line per shape, beside a read of as many bytes of memory as the probe.
 //   time_kernels [seconds per shape, default 0.5]
 #include <chrono>
 #include <cmath>
@@ -8,6 +8,8 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/block_checksum.h"
@@ -15,6 +17,7 @@
 #include "kernels/merge_states.h"
 #include "kernels/mla.h"
 #include "kernels/paged_attention.h"
+#include "kernels/quantize_kv.h"
 #include "kernels/reshape_and_cache.h"
 #include "kernels/variant.h"
 
@@ -44,6 +47,9 @@ constexpr Shape kShapes[] = {
     {"decode small bf16", KvFormat::kBf16, 4, 4, 2, 32, 4096, 1, false},
     {"decode 8B-like fp32, a layer", KvFormat::kF32, 1, 32, 8, 128, 16384, 1, false},
     {"decode 8B-like bf16, a layer", KvFormat::kBf16, 1, 32, 8, 128, 16384, 1, false},
+    {"decode 8B-like fp8, a layer", KvFormat::kFp8E4m3, 1, 32, 8, 128, 16384, 1, false},
+    {"decode 8B-like int8, a layer", KvFormat::kInt8, 1, 32, 8, 128, 16384, 1, false},
+    {"decode 8B-like int4, a layer", KvFormat::kInt4, 1, 32, 8, 128, 16384, 1, false},
     {"decode MHA bf16, a layer", KvFormat::kBf16, 1, 8, 8, 128, 16384, 1, false},
 };
 
@@ -172,6 +178,24 @@ void TimeBlockCopy(double seconds) {
               dense.size() / gather * 1e-9, dense.size() / scatter * 1e-9, dense.size() / copy * 1e-9);
 }
 
+// Between bf16 and the formats of the tiers below, in bytes of bf16.
+void TimeConversions(double seconds) {
+  const auto layout = [](KvFormat format) { return CanonicalLayout(format, 32, 8, 16, 128); };
+  const BlockLayout wide = layout(KvFormat::kBf16);
+  std::vector<std::byte> block(static_cast<size_t>(wide.block_bytes));
+  const std::vector<float> values = RandomFloats(block.size() / 2);
+  ConvertBlock(layout(KvFormat::kF32), std::as_bytes(std::span(values)), wide, block);
+  for (const auto& [name, format] : {std::pair{"fp32", KvFormat::kF32}, std::pair{"fp8", KvFormat::kFp8E4m3},
+                                     std::pair{"int8", KvFormat::kInt8}, std::pair{"int4", KvFormat::kInt4}}) {
+    const BlockLayout narrow = layout(format);
+    std::vector<std::byte> stored(static_cast<size_t>(narrow.block_bytes));
+    const double demote = Best(seconds, [&] { ConvertBlock(wide, block, narrow, stored); });
+    const double promote = Best(seconds, [&] { ConvertBlock(narrow, stored, wide, block); });
+    std::printf("block of bf16, 2 MiB, %-4s      to it %6.2f GB/s, back %6.2f GB/s\n", name,
+                block.size() / demote * 1e-9, block.size() / promote * 1e-9);
+  }
+}
+
 }  // namespace
 }  // namespace kvmesh
 
@@ -186,6 +210,7 @@ int main(int argc, char** argv) {
   kvmesh::TimeMla("MLA decode int8, 16 heads", kvmesh::KvFormat::kInt8, 16, seconds);
   kvmesh::TimeMerge(seconds);
   kvmesh::TimeBlockCopy(seconds);
+  kvmesh::TimeConversions(seconds / 4);
   kvmesh::TimeChecksum(seconds);
   return 0;
 }
