@@ -21,7 +21,7 @@ namespace kvmesh::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// At most eight lanes: rows are often a multiple of 8, seldom of 16, and a division costs the same per element.
+// Eight lanes for rows of any length, which are a multiple of 8 more often than of 16.
 using RowF = hn::CappedTag<float, 8>;
 using RowI = hn::RebindToSigned<RowF>;
 using RowU = hn::RebindToUnsigned<RowF>;
@@ -96,10 +96,10 @@ HWY_INLINE hn::Vec<RowI> Fp8Bits(RowVecF x) {
 }
 
 // F32FromFp8 of each lane's low byte, the others 0.
-HWY_INLINE RowVecF Fp8Values(hn::Vec<RowU> x) {
-  const RowF df;
-  const RowU du;
-  const RowI di;
+template <class D>
+HWY_INLINE hn::Vec<D> Fp8Values(D df, hn::Vec<hn::RebindToUnsigned<D>> x) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
   const auto sign = hn::ShiftLeft<24>(hn::And(x, hn::Set(du, 0x80u)));
   const auto magnitude = hn::BitCast(di, hn::And(x, hn::Set(du, 0x7fu)));
   const auto normal = hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(di, 120 << 23));
@@ -156,25 +156,38 @@ HWY_INLINE float QuantizeGroup(const float* HWY_RESTRICT in, int64_t first, int6
   return descale;
 }
 
-template <KvFormat kFormat>
-HWY_INLINE void DequantizeGroup(const std::byte* HWY_RESTRICT row, float descale, int64_t first, int64_t last,
-                                float* HWY_RESTRICT out) {
-  const RowF df;
-  const RowVecF factor = hn::Set(df, descale);
+// Whole vectors of elements [first, last). Returns the element that follows them. REQUIRES: at most 8 lanes for kInt4.
+template <KvFormat kFormat, class D>
+HWY_INLINE int64_t DequantizeVectors(D df, const std::byte* HWY_RESTRICT row, float descale, int64_t first,
+                                     int64_t last, float* HWY_RESTRICT out) {
+  constexpr int64_t kStep = static_cast<int64_t>(hn::MaxLanes(D()));
+  const hn::RebindToSigned<D> di;
+  const auto factor = hn::Set(df, descale);
   int64_t i = first;
-  for (; kRowLanes > 1 && i + kRowLanes <= last; i += kRowLanes) {
-    RowVecF x;
+  for (; kStep > 1 && i + kStep <= last; i += kStep) {
+    hn::Vec<D> x;
     if constexpr (kFormat == KvFormat::kInt8) {
-      const hn::Rebind<int8_t, RowF> d8;
-      x = hn::ConvertTo(df, hn::PromoteTo(RowI(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(row) + i)));
+      const hn::Rebind<int8_t, D> d8;
+      x = hn::ConvertTo(df, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(row) + i)));
     } else if constexpr (kFormat == KvFormat::kFp8E4m3) {
-      const hn::Rebind<uint8_t, RowF> d8;
-      x = Fp8Values(hn::PromoteTo(RowU(), hn::LoadU(d8, reinterpret_cast<const uint8_t*>(row) + i)));
+      const hn::Rebind<uint8_t, D> d8;
+      x = Fp8Values(df,
+                    hn::PromoteTo(hn::RebindToUnsigned<D>(), hn::LoadU(d8, reinterpret_cast<const uint8_t*>(row) + i)));
     } else {
       x = hn::ConvertTo(df, DecodeInt4(row, i));
     }
     hn::StoreU(hn::Mul(x, factor), df, out + i);
   }
+  return i;
+}
+
+template <KvFormat kFormat>
+HWY_INLINE void DequantizeGroup(const std::byte* HWY_RESTRICT row, float descale, int64_t first, int64_t last,
+                                float* HWY_RESTRICT out) {
+  int64_t i = first;
+  if constexpr (kFormat != KvFormat::kInt4)
+    i = DequantizeVectors<kFormat>(hn::CappedTag<float, 16>(), row, descale, i, last, out);
+  i = DequantizeVectors<kFormat>(RowF(), row, descale, i, last, out);
   for (; i < last; ++i) out[i] = LoadElement(row, i, kFormat) * descale;
 }
 
