@@ -2,8 +2,10 @@
 #ifndef KVMESH_TESTS_UNIT_KERNELS_BYTE_POOL_H_
 #define KVMESH_TESTS_UNIT_KERNELS_BYTE_POOL_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -16,7 +18,10 @@ inline constexpr KvFormat kAllFormats[] = {KvFormat::kF32,     KvFormat::kF16,  
 
 inline std::vector<std::byte> RandomBytes(int64_t count, std::mt19937_64& random) {
   std::vector<std::byte> out(static_cast<size_t>(count));
-  for (std::byte& b : out) b = static_cast<std::byte>(random());
+  for (size_t i = 0; i < out.size(); i += sizeof(uint64_t)) {
+    const uint64_t word = random();
+    std::memcpy(&out[i], &word, std::min(sizeof(word), out.size() - i));
+  }
   return out;
 }
 

@@ -12,9 +12,13 @@
 #include <vector>
 
 #include "byte_pool.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/quantize_kv.h"
 #include "kernels/reference/reference.h"
 #include "random_pool.h"
+#ifdef KVMESH_HAVE_HIGHWAY
+#include <hwy/highway.h>
+#endif
 
 namespace kvmesh {
 namespace {
@@ -323,6 +327,39 @@ TEST(MlaPagedDecodeTest, AbsorbedFormEqualsAttentionOverProjectedKeysAndValues) 
     }
   }
 }
+
+#ifdef KVMESH_HAVE_HIGHWAY
+TEST(MlaInstructionSetTest, AllAgreeAndThoseWithFusedMultiplyAddGiveTheSameBits) {
+  // On the given instruction set, or on the best one for 0.
+  const auto attend_on = [](int64_t target, const World& w) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    Result out{std::vector<float>(w.rows * w.c.latent_dim), std::vector<float>(w.rows)};
+    cpu::MlaPagedDecode(w.query, w.sequences, 1, w.params, w.pool, out.out, out.lse);
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    return out;
+  };
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    const World w({.format = kAllFormats[seed % 6],
+                   .q_heads = static_cast<int32_t>(1 + seed % 7),
+                   .latent_dim = seed % 2 ? 64 : 40,
+                   .shares = {{130, 1}, {0, 80}},
+                   .seed = seed});
+    SCOPED_TRACE(w.c.Describe());
+    const Result best = attend_on(0, w);
+    for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+      SCOPED_TRACE(hwy::TargetName(target));
+      const Result got = attend_on(target, w);
+      if (target == HWY_AVX3 || target == HWY_AVX2) {
+        ASSERT_TRUE(SameBits(best, got));
+      }
+      ExpectNear(best.out, got.out, 2e-5f);
+      ExpectNear(best.lse, got.lse, 2e-5f);
+    }
+  }
+}
+#endif
 
 // A query's bits depend on its position and the rows only.
 class MlaRowInvarianceTest : public testing::TestWithParam<int> {
