@@ -2,6 +2,8 @@
 #ifndef KVMESH_TESTS_SUPPORT_GATE_H_
 #define KVMESH_TESTS_SUPPORT_GATE_H_
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 
 #include "absl/time/clock.h"
@@ -25,13 +27,15 @@ class Gate {
     open_ = true;
     changed_.NotifyAll();
   }
-  // Called by the stand-in: counts the arrival, then waits until the gate is open.
+  // Called by the stand-in: counts the arrival, then waits until the gate is open; fails the test when it stays closed.
   void Pass() {
     MutexLock lock(mu_);
     ++arrivals_;
     ++waiting_;
     changed_.NotifyAll();
-    while (!open_) changed_.Wait(lock);
+    const absl::Time deadline = absl::Now() + kTestPatience;
+    while (!open_ && absl::Now() < deadline) changed_.WaitFor(lock, deadline - absl::Now());
+    EXPECT_TRUE(open_) << "the gate stayed closed";
     --waiting_;
   }
   // True when `count` threads stand at the gate before `patience` ends.

@@ -30,11 +30,16 @@ TEST(MutexTest, OneThreadAtATime) {
 
 TEST(MutexTest, LockMayBeReleasedAndTakenAgain) {
   Mutex mu;
+  int count = 0;
   MutexLock lock(mu);
   lock.Unlock();
-  mu.Lock();
-  mu.Unlock();
+  std::thread other([&] {
+    MutexLock others(mu);
+    ++count;
+  });
+  other.join();
   lock.Lock();
+  EXPECT_EQ(count, 1);
 }
 
 TEST(CondVarTest, WaitForTimesOut) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <thread>
 
 #include "tests/unit/worker/transport/grpc/transport_world.h"
 

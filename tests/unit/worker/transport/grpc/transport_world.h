@@ -6,10 +6,10 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/support/await.h"
 #include "tests/support/gate.h"
 #include "tests/unit/worker/transport/grpc/fetch_world.h"
 #include "worker/transport/grpc/grpc_transport.h"
@@ -101,7 +101,7 @@ class GrpcTransportTest : public testing::Test {
 
 // Ends the handler when the client has gone.
 inline void AwaitCancelled(const grpc::ServerContext& context) {
-  while (!context.IsCancelled()) std::this_thread::yield();
+  EXPECT_TRUE(Await(kTestPatience, [&context] { return context.IsCancelled(); }));
 }
 
 }  // namespace kvmesh
