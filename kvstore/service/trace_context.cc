@@ -43,10 +43,6 @@ std::string TraceParent(const grpc::ServerContextBase& context) {
   return IsValidTraceParent(value) ? std::string(value) : "";
 }
 
-void SetTraceParent(absl::string_view trace_parent, grpc::ClientContext& context) {
-  if (IsValidTraceParent(trace_parent)) context.AddMetadata(kMetadataKey, std::string(trace_parent));
-}
-
 SlowCallLog::SlowCallLog(absl::string_view component, absl::string_view method, const grpc::ServerContextBase& context,
                          absl::Duration threshold, const Clock& clock)
     : component_(component),

@@ -1,8 +1,7 @@
-// The caller's trace: read from a call's metadata, passed on, and written when a call was slow.
+// The caller's trace: read from a call's metadata, and written when the call was slow.
 #ifndef KVMESH_KVSTORE_SERVICE_TRACE_CONTEXT_H_
 #define KVMESH_KVSTORE_SERVICE_TRACE_CONTEXT_H_
 
-#include <grpcpp/client_context.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
@@ -22,9 +21,6 @@ bool IsValidTraceParent(absl::string_view text);
 // The call's `traceparent`; empty when absent, repeated or not valid.
 std::string TraceParent(const grpc::ServerContextBase& context);
 
-// Adds `trace_parent` to an outgoing call; an empty or invalid one adds nothing.
-void SetTraceParent(absl::string_view trace_parent, grpc::ClientContext& context);
-
 // Lives as long as a call's handler. When the call took at least `threshold`, the destructor logs one line with method,
 // duration (ms), status and traceparent. An infinite threshold logs nothing. Not thread safe.
 //
@@ -41,8 +37,6 @@ class SlowCallLog {
 
   // Notes the call's result and returns it as the handler's. Without it the line says status=UNKNOWN.
   grpc::Status Finish(const absl::Status& status);
-
-  const std::string& trace_parent() const { return trace_parent_; }
 
  private:
   const absl::string_view component_;
