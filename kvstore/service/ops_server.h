@@ -18,7 +18,7 @@ struct OpsServerOptions {
   // Why the process should get no traffic ("warming", "draining"); empty when ready. Null: always ready. Called from
   // several threads until the server is destroyed.
   std::function<std::string()> not_ready;
-  int threads = 2;  // requests served at a time, 1 to 64; others wait
+  int threads = 16;  // requests served at a time, 1 to 64; others wait, also for clients that send none
 };
 
 // GET (or HEAD) /healthz: 200 "ok" while the process lives. /readyz: 200 "ok", or 503 with the reason. /metrics:

@@ -51,13 +51,19 @@ SingleFlight::Claim SingleFlight::ClaimLeading(std::span<const BlockKey> keys) {
 
 bool SingleFlight::Wait(const BlockKey& key, absl::Time deadline) const {
   MutexLock lock(mu_);
-  while (true) {
+  if (StaleAt(key) <= clock_.Now()) return true;
+  if (waiters_ == kMaxWaiters) return false;
+  ++waiters_;
+  bool free = false;
+  while (!free) {
     const absl::Time now = clock_.Now();
     const absl::Time stale_at = StaleAt(key);
-    if (stale_at <= now) return true;
-    if (deadline <= now) return false;
-    released_.WaitFor(lock, std::min(deadline, stale_at) - now);
+    free = stale_at <= now;
+    if (!free && deadline <= now) break;
+    if (!free) released_.WaitFor(lock, std::min(deadline, stale_at) - now);
   }
+  --waiters_;
+  return free;
 }
 
 size_t SingleFlight::claimed() const {

@@ -45,7 +45,10 @@ class SingleFlight {
 
   // Claims the leading keys that nobody holds, or a stale claim does; possibly none.
   Claim ClaimLeading(std::span<const BlockKey> keys);
-  // Waits until nobody holds `key`, or a stale claim does. False: the deadline came first.
+  // Waits at a time, so that they never hold all the threads of a server.
+  static constexpr size_t kMaxWaiters = 64;
+
+  // Waits until nobody holds `key`, or a stale claim does. False: the deadline came first, or kMaxWaiters wait already.
   bool Wait(const BlockKey& key, absl::Time deadline) const;
   size_t claimed() const;
 
@@ -65,6 +68,7 @@ class SingleFlight {
   const absl::Duration max_idle_;
   mutable Mutex mu_;
   mutable CondVar released_;
+  mutable size_t waiters_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<BlockKey, uint64_t> claimed_ ABSL_GUARDED_BY(mu_);  // to claims
   absl::flat_hash_map<uint64_t, Holder> holders_ ABSL_GUARDED_BY(mu_);
   uint64_t next_claim_ ABSL_GUARDED_BY(mu_) = 1;

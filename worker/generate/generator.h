@@ -64,6 +64,9 @@ class Generator {
   // DEADLINE_EXCEEDED, CANCELLED. Stops at an end-of-sequence id, which is not reported.
   absl::Status Run(const GenerateJob& job, const GenerateEvents& events);
 
+  // Positions of the model.
+  uint64_t max_positions() const { return static_cast<uint64_t>(model_.config().max_positions); }
+
   // For heartbeats.
   uint64_t queued_tokens() const { return queued_tokens_.load(std::memory_order_relaxed); }
   uint32_t runs() const { return runs_.load(std::memory_order_relaxed); }

@@ -190,4 +190,10 @@ std::string Vocabulary::Decode(std::span<const uint32_t> ids) const {
   return out;
 }
 
+size_t Vocabulary::longest_piece_bytes() const {
+  size_t longest = 1;
+  for (const std::string& text : texts_) longest = std::max(longest, text.size());
+  return longest;
+}
+
 }  // namespace kvmesh

@@ -51,6 +51,9 @@ class Vocabulary {
   // Decode(Encode(text)) == text, unless a character became unknown.
   std::string Decode(std::span<const uint32_t> ids) const;
 
+  // Bytes of text that one id stands for at most.
+  size_t longest_piece_bytes() const;
+
   // Number of ids.
   size_t size() const { return texts_.size(); }
   bool is_bytes() const { return !has_pieces_; }

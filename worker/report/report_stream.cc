@@ -16,6 +16,7 @@ void ReportStream::Open(std::function<void(const v1::ReportResponse&)> on_respon
   reader_ = std::thread([this, on_response = std::move(on_response), on_end = std::move(on_end)] {
     v1::ReportResponse response;
     while (stream_->Read(&response)) on_response(response);
+    ended_ = true;
     on_end();
   });
 }
@@ -23,7 +24,7 @@ void ReportStream::Open(std::function<void(const v1::ReportResponse&)> on_respon
 bool ReportStream::Write(const v1::ReportRequest& request) { return stream_->Write(request); }
 
 grpc::Status ReportStream::Close() {
-  Cancel();
+  if (!ended_) Cancel();  // else its status is the coordinator's
   reader_.join();
   return stream_->Finish();
 }

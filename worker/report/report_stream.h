@@ -6,6 +6,7 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/sync_stream.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -28,7 +29,7 @@ class ReportStream {
   // Blocks while the coordinator does not read. False: the stream has ended.
   bool Write(const v1::ReportRequest& request);
   void Cancel() { context_.TryCancel(); }
-  // Cancels, waits for the reader to end, and returns how the stream ended.
+  // Cancels unless the coordinator has ended it, waits for the reader to end, and returns how the stream ended.
   grpc::Status Close();
 
  private:
@@ -36,6 +37,7 @@ class ReportStream {
   const std::unique_ptr<v1::Coordinator::Stub> stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::ReportRequest, v1::ReportResponse>> stream_;
+  std::atomic<bool> ended_{false};  // the reader has seen the end
   std::thread reader_;
 };
 

@@ -1,13 +1,37 @@
 // Generate and Tokenize.
+#include <algorithm>
 #include <utility>
 
-#include "kvstore/service/grpc_status.h"
+#include "absl/strings/str_cat.h"
 #include "kvstore/service/trace_context.h"
 #include "kvstore/wire/wire.h"
 #include "worker/server/decode.h"
 #include "worker/server/worker_service.h"
 
 namespace kvmesh {
+namespace {
+
+// Encoding takes some 40 bytes of memory for each byte of text, and a second for some millions of them.
+constexpr uint64_t kMaxTextBytes = uint64_t{4} << 20;
+constexpr int kMaxEncodings = 8;
+
+}  // namespace
+
+absl::StatusOr<std::vector<uint32_t>> WorkerService::Encode(const std::string& text, uint64_t max_tokens) {
+  const Vocabulary& vocabulary = *core_.vocabulary();
+  const uint64_t limit = std::min(kMaxTextBytes, max_tokens * vocabulary.longest_piece_bytes());
+  if (text.size() > limit) {
+    return absl::InvalidArgumentError(absl::StrCat("text: ", text.size(), " bytes, the limit is ", limit));
+  }
+  if (encodings_.fetch_add(1) >= kMaxEncodings) {
+    encodings_.fetch_sub(1);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("texts being encoded: the limit of ", kMaxEncodings, " is reached"));
+  }
+  std::vector<uint32_t> tokens = vocabulary.Encode(text);
+  encodings_.fetch_sub(1);
+  return tokens;
+}
 
 grpc::Status WorkerService::Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                                      grpc::ServerWriter<v1::GenerateResponse>* writer) {
@@ -15,17 +39,19 @@ grpc::Status WorkerService::Generate(grpc::ServerContext* context, const v1::Gen
   return call.Finish(GenerateInto(*context, *request, *writer));
 }
 
-grpc::Status WorkerService::Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
+grpc::Status WorkerService::Tokenize(grpc::ServerContext* context, const v1::TokenizeRequest* request,
                                      v1::TokenizeResponse* response) {
+  SlowCallLog call("worker", "Tokenize", *context, core_.options().slow_call);
   if (core_.vocabulary() == nullptr) {
-    return ToGrpcStatus(absl::FailedPreconditionError("tokenize: this worker has no model"));
+    return call.Finish(absl::FailedPreconditionError("tokenize: this worker has no model"));
   }
-  const std::vector<uint32_t> tokens = core_.vocabulary()->Encode(request->text());
-  if (!tokens.empty()) {
-    if (const absl::Status status = CheckTokenCount(tokens.size(), "text"); !status.ok()) return ToGrpcStatus(status);
+  const absl::StatusOr<std::vector<uint32_t>> tokens = Encode(request->text(), kMaxPromptTokens);
+  if (!tokens.ok()) return call.Finish(tokens.status());
+  if (!tokens->empty()) {
+    if (const absl::Status status = CheckTokenCount(tokens->size(), "text"); !status.ok()) return call.Finish(status);
   }
-  response->mutable_tokens()->Add(tokens.begin(), tokens.end());
-  return grpc::Status::OK;
+  response->mutable_tokens()->Add(tokens->begin(), tokens->end());
+  return call.Finish(absl::OkStatus());
 }
 
 absl::Status WorkerService::GenerateInto(grpc::ServerContext& context, const v1::GenerateRequest& request,
@@ -51,10 +77,14 @@ absl::Status WorkerService::GenerateInto(grpc::ServerContext& context, const v1:
 
   const Clock& clock = *core_.options().clock;
   const absl::Time began = clock.Now();
+  std::vector<uint32_t> prompt(request.tokens().begin(), request.tokens().end());
+  if (!request.text().empty()) {
+    absl::StatusOr<std::vector<uint32_t>> encoded = Encode(request.text(), generator->max_positions());
+    if (!encoded.ok()) return encoded.status();
+    prompt = *std::move(encoded);
+  }
   GenerateJob job{.root = *root,
-                  .prompt = request.tokens_size() > 0
-                                ? std::vector<uint32_t>(request.tokens().begin(), request.tokens().end())
-                                : core_.vocabulary()->Encode(request.text()),
+                  .prompt = std::move(prompt),
                   .max_tokens = request.max_tokens(),
                   .sources = *std::move(sources),
                   .no_cache = request.no_cache(),

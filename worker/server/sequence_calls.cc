@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/paged_attention.h"
 #include "kernels/reshape_and_cache.h"
+#include "kvstore/service/grpc_server.h"
 #include "kvstore/service/grpc_status.h"
 #include "kvstore/service/trace_context.h"
 #include "kvstore/wire/wire.h"
@@ -17,6 +18,10 @@ namespace {
 
 // Query heads that Attend takes.
 constexpr uint32_t kMaxQueryHeads = 1024;
+// Scores that Attend computes between two looks at its deadline: some tens of milliseconds.
+constexpr uint64_t kAttendScores = uint64_t{1} << 24;
+// Of an answer's floats; the message around them takes little.
+constexpr uint64_t kMaxAnswerBytes = kMaxMessageBytes - (uint64_t{1} << 16);
 
 // Makes `ids` the sequence's last tokens, up to position `end`; a repeated call finds them there. INVALID_ARGUMENT:
 // they neither follow the known tokens nor equal them.
@@ -180,6 +185,11 @@ absl::Status WorkerService::AttendTo(const grpc::ServerContext& context, const v
   const uint64_t values = uint64_t{request.tokens()} * request.q_heads() * static_cast<uint64_t>(layout.head_dim);
   const absl::StatusOr<std::vector<float>> query = FloatsFromBytes(request.query(), values, "query");
   if (!query.ok()) return query.status();
+  const uint64_t answers = values + (request.return_lse() ? uint64_t{request.tokens()} * request.q_heads() : 0);
+  if (answers * sizeof(float) > kMaxAnswerBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("tokens: ", request.tokens(), ", the answer would have ",
+                                                   answers * sizeof(float), " bytes, the limit is ", kMaxAnswerBytes));
+  }
   absl::StatusOr<SequenceTable::Borrowed> sequence = BorrowFor(context, request.sequence_id());
   if (!sequence.ok()) return sequence.status();
   const uint64_t written = (*sequence)->written(static_cast<int32_t>(request.layer()));
@@ -189,16 +199,30 @@ absl::Status WorkerService::AttendTo(const grpc::ServerContext& context, const v
                                                    written));
   }
   const std::vector<uint32_t> table = (*sequence)->block_table();
-  const AttentionSequence part{.block_table = table,
-                               .first_position = static_cast<int64_t>(request.start_position()),
-                               .queries = static_cast<int64_t>(request.tokens())};
   AttentionParams params;
   params.q_heads = static_cast<int32_t>(request.q_heads());
   params.scale = request.scale() != 0 ? request.scale() : 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
   std::vector<float> out(values);
   std::vector<float> lse(request.return_lse() ? uint64_t{request.tokens()} * request.q_heads() : 0);
-  PagedAttention(*query, {&part, 1}, static_cast<int32_t>(request.layer()), params, core_.store().device().view(), out,
-                 lse);
+  const absl::Time deadline = CallDeadline(context, *core_.options().clock);
+  // A few queries at a time, so that a call ends soon after its caller has gone or its deadline has come.
+  const uint64_t scores_per_query = (request.start_position() + request.tokens()) * request.q_heads();
+  const uint64_t slice = std::max<uint64_t>(1, kAttendScores / std::max<uint64_t>(1, scores_per_query));
+  const uint64_t row = uint64_t{request.q_heads()} * static_cast<uint64_t>(layout.head_dim);
+  for (uint64_t at = 0; at < request.tokens(); at += slice) {
+    if (context.IsCancelled()) return absl::CancelledError("attend: the caller went away");
+    if (core_.options().clock->Now() >= deadline) {
+      return absl::DeadlineExceededError("attend: the deadline came first");
+    }
+    const uint64_t queries = std::min<uint64_t>(slice, request.tokens() - at);
+    const AttentionSequence part{.block_table = table,
+                                 .first_position = static_cast<int64_t>(request.start_position() + at),
+                                 .queries = static_cast<int64_t>(queries)};
+    PagedAttention(
+        std::span(*query).subspan(at * row, queries * row), {&part, 1}, static_cast<int32_t>(request.layer()), params,
+        core_.store().device().view(), std::span(out).subspan(at * row, queries * row),
+        lse.empty() ? std::span<float>() : std::span(lse).subspan(at * request.q_heads(), queries * request.q_heads()));
+  }
   FloatsToBytes(out, *response.mutable_output());
   FloatsToBytes(lse, *response.mutable_lse());
   return absl::OkStatus();

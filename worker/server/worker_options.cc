@@ -4,6 +4,12 @@
 #include "kvstore/block/ticket.h"
 
 namespace kvmesh {
+namespace {
+
+constexpr int32_t kMaxShardRange = 65535;  // of layers or heads, in a block's header
+constexpr int32_t kMaxHeadDim = 65536;
+
+}  // namespace
 
 absl::Status ValidateWorkerOptions(const WorkerOptions& options) {
   const auto wrong = [](absl::string_view what) { return absl::InvalidArgumentError(what); };
@@ -20,6 +26,21 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& options) {
   if (options.model_dir.empty() && options.layout.block_bytes <= 0) {
     return wrong("--model: give a model, or --layers, --kv-heads and --head-dim");
   }
+  if (options.model_dir.empty()) {
+    const BlockLayout& layout = options.layout;
+    // Each factor first, so that the product can't overflow.
+    for (const auto& [flag, value] : {std::pair("--layers", layout.layers), {"--kv-heads", layout.kv_heads}}) {
+      if (value > kMaxShardRange) return wrong(absl::StrCat(flag, ": ", value, ", the limit is ", kMaxShardRange));
+    }
+    if (layout.head_dim > kMaxHeadDim) {
+      return wrong(absl::StrCat("--head-dim: ", layout.head_dim, ", the limit is ", kMaxHeadDim));
+    }
+    const double bytes = 8.0 * layout.layers * layout.kv_heads * layout.block_tokens * layout.head_dim;
+    if (bytes > 2.0 * kMaxBlockBytes || layout.block_bytes > kMaxBlockBytes) {
+      return wrong(absl::StrCat("--layers, --kv-heads, --head-dim, --block-tokens: a block of more than ",
+                                kMaxBlockBytes, " bytes"));
+    }
+  }
   if (options.device_blocks == 0) return wrong("--device-blocks: must be at least 1");
   if (options.threads < 1 || options.threads > 256) return wrong("--threads: must be 1 to 256");
   if (!(options.max_pinned_fraction > 0) || options.max_pinned_fraction > 1) {
@@ -29,7 +50,8 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& options) {
       !(options.host_bytes_per_second > 0) || !(options.disk_bytes_per_second > 0)) {
     return wrong("rates: must be above 0");
   }
-  return ValidateTls(options.tls);
+  KVMESH_RETURN_IF_ERROR(ValidateTls(options.tls));
+  return ValidateMembers(options.members, options.tls);
 }
 
 }  // namespace kvmesh

@@ -3,6 +3,7 @@
 #define KVMESH_WORKER_SERVER_WORKER_SERVICE_H_
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,9 @@ class WorkerService final : public BlockStreamService {
                       v1::AppendKvResponse& response);
   absl::Status AttendTo(const grpc::ServerContext& context, const v1::AttendRequest& request,
                         v1::AttendResponse& response);
+  // The ids of a text of at most `max_tokens`. INVALID_ARGUMENT naming it: it has more bytes than these can stand for,
+  // or than kMaxTextBytes. RESOURCE_EXHAUSTED: kMaxEncodings texts are being encoded.
+  absl::StatusOr<std::vector<uint32_t>> Encode(const std::string& text, uint64_t max_tokens);
   absl::Status GenerateInto(grpc::ServerContext& context, const v1::GenerateRequest& request,
                             grpc::ServerWriter<v1::GenerateResponse>& writer);
   absl::Status Put(grpc::ServerContext& context, grpc::ServerReader<v1::PutBlocksRequest>& reader,
@@ -85,6 +89,7 @@ class WorkerService final : public BlockStreamService {
   WorkerCore& core_;
   FetchServer& fetch_server_;
   PieceBuffers piece_buffers_;  // of GetBlocks
+  std::atomic<int> encodings_{0};
   StreamCalls calls_;
 };
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/await.h"
 #include "tests/support/block_content.h"
 #include "tests/support/gate.h"
 
@@ -172,6 +173,23 @@ TEST_F(SingleFlightTest, OverlappingClaimsNeverShareAKeyAndNeverCycle) {
   EXPECT_FALSE(stuck);
   EXPECT_GT(held, 0u);
   EXPECT_EQ(flight_.claimed(), 0u);
+}
+
+TEST_F(SingleFlightTest, WaitersAreBounded) {
+  constexpr size_t kMore = 3;
+  SingleFlight::Claim claim = flight_.ClaimLeading(keys_);
+  std::atomic<size_t> freed = 0, refused = 0;
+  std::vector<std::thread> waiters;
+  for (size_t i = 0; i < SingleFlight::kMaxWaiters + kMore; ++i) {
+    waiters.emplace_back([&] { ++(flight_.Wait(keys_[0], absl::InfiniteFuture()) ? freed : refused); });
+  }
+  EXPECT_TRUE(Await(kTestPatience, [&] { return refused == kMore; }));
+  EXPECT_EQ(freed, 0u);
+  claim.Reset();
+  for (std::thread& waiter : waiters) waiter.join();
+  EXPECT_EQ(freed, SingleFlight::kMaxWaiters);
+  EXPECT_EQ(refused, kMore);
+  EXPECT_TRUE(flight_.Wait(keys_[0], absl::InfiniteFuture()));
 }
 
 }  // namespace

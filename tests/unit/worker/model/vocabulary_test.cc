@@ -163,6 +163,7 @@ TEST(VocabularyTest, LoadTakesTheFileWhereThereIsOne) {
   EXPECT_EQ(Vocabulary::Load(dir.path(), 255).status().code(), absl::StatusCode::kInvalidArgument);
   testing::WriteFile(dir / "vocab.json", PiecesJson({"a"}));
   EXPECT_EQ(Vocabulary::Load(dir.path(), 4)->size(), 4u);
+  EXPECT_EQ(Vocabulary::Load(dir.path(), 4)->longest_piece_bytes(), 1u);
   EXPECT_THAT(std::string(Vocabulary::Load(dir.path(), 3).status().message()), HasSubstr("vocab.json"));
   testing::WriteFile(dir / "vocab.json", "no");
   EXPECT_THAT(std::string(Vocabulary::Load(dir.path(), 4).status().message()), HasSubstr(dir.path()));
@@ -173,6 +174,7 @@ TEST(VocabularyTest, StoriesPiecesEncodeAsPublished) {
   if (dir.empty()) GTEST_SKIP() << "stories260k is not here";
   const absl::StatusOr<Vocabulary> vocabulary = Vocabulary::Load(dir, 512);
   ASSERT_TRUE(vocabulary.ok()) << vocabulary.status();
+  EXPECT_LE(std::string_view("Once upon a time").size(), 5 * vocabulary->longest_piece_bytes());
   EXPECT_THAT(vocabulary->Encode("Once upon a time"), ElementsAre(1, 403, 407, 261, 378));
   for (const char* text :
        {"Once upon a time", " two  spaces ", "line\nline", "caf\xc3\xa9 \xf0\x9f\x98\x80", "\xff\xfe", "<s>"}) {

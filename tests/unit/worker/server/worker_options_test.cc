@@ -42,6 +42,14 @@ TEST(WorkerOptionsTest, EachFaultNamesItsOption) {
   EXPECT_THAT(fault([](auto& o) { o.block_tokens = 0; }), StartsWith("--block-tokens"));
   EXPECT_THAT(fault([](auto& o) { o.block_tokens = 4097; }), StartsWith("--block-tokens"));
   EXPECT_THAT(fault([](auto& o) { o.layout = {}; }), StartsWith("--model"));
+  const auto layout = [&](int32_t layers, int32_t kv_heads, int32_t head_dim) {
+    return fault([=](auto& o) { o.layout = CanonicalLayout(KvFormat::kF32, layers, kv_heads, 16, head_dim); });
+  };
+  EXPECT_THAT(layout(65536, 1, 8), StartsWith("--layers"));
+  EXPECT_THAT(layout(1, 65536, 8), StartsWith("--kv-heads"));
+  EXPECT_THAT(layout(1, 1, 65537), StartsWith("--head-dim"));
+  EXPECT_THAT(layout(64, 64, 256), StartsWith("--layers, --kv-heads"));    // 128 MiB
+  EXPECT_THAT(layout(65535, 65535, 65536), StartsWith("--layers, --kv"));  // beyond 64 bits
   EXPECT_THAT(fault([](auto& o) { o.device_blocks = 0; }), StartsWith("--device-blocks"));
   EXPECT_THAT(fault([](auto& o) { o.threads = 0; }), StartsWith("--threads"));
   EXPECT_THAT(fault([](auto& o) { o.max_pinned_fraction = 0; }), StartsWith("--max-pinned-fraction"));
