@@ -1,16 +1,17 @@
 // kvmesh generate: greedy generation on a cluster, or in this process with --model.
-#include <unistd.h>
-
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "client/cli/command.h"
 #include "client/cli/inputs.h"
 #include "client/generate.h"
 #include "kvstore/base/random.h"
+#include "worker/generate/generator.h"
 #include "worker/server/worker_core.h"
 
 namespace kvmesh {
@@ -139,6 +140,15 @@ void Print(const GenerateFlags& flags, const Generated& result) {
   std::printf("%s\n", out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
 }
 
+// A generator names the fields of its request; here they are flags.
+absl::Status NameFlags(const GenerateFlags& flags, const absl::Status& status) {
+  absl::string_view message = status.message();
+  if (!absl::IsInvalidArgument(status) || !absl::ConsumePrefix(&message, "tokens:")) return status;
+  const char* prompt = !flags.prompt.empty() ? "--prompt" : flags.tokens.empty() ? "--tokens-file" : "--tokens";
+  return absl::InvalidArgumentError(
+      absl::StrCat(prompt, ":", absl::StrReplaceAll(message, {{"max_tokens", "--max-tokens"}})));
+}
+
 absl::StatusOr<int> Run(const GenerateFlags& flags) {
   const bool local = !flags.model_dir.empty();
   if (local == !flags.cluster.coordinators.empty()) {
@@ -157,7 +167,7 @@ absl::StatusOr<int> Run(const GenerateFlags& flags) {
   }
   const absl::StatusOr<Generated> result =
       local ? InProcess(flags, std::move(tokens)) : OnCluster(flags, std::move(tokens));
-  if (!result.ok()) return result.status();
+  if (!result.ok()) return NameFlags(flags, result.status());
   Print(flags, *result);
   return 0;
 }
@@ -169,11 +179,14 @@ void AddGenerateCommand(CLI::App& app, RunCommand& run) {
   CLI::App* command = app.add_subcommand("generate", "Generate greedily, on a cluster or in this process");
   AddClusterFlags(*command, flags->cluster, /*required=*/false);
   command->add_option("--worker", flags->worker, "Run on this worker");
-  command->add_option("--model", flags->model_dir, "Folder of a model to run in this process, without servers");
+  command->add_option("--model", flags->model_dir, "Folder of a model to run in this process, without servers")
+      ->check(CLI::ExistingDirectory);
   command->add_option("--tokens", flags->tokens, "Prompt as token ids: 1,403");
   command->add_option("--tokens-file", flags->tokens_file, "Prompt as a file of token ids");
   command->add_option("--prompt", flags->prompt, "Prompt as text");
-  command->add_option("--max-tokens", flags->max_tokens, "Tokens to generate")->required();
+  command->add_option("--max-tokens", flags->max_tokens, "Tokens to generate")
+      ->required()
+      ->check(CLI::Range(1u, kMaxGenerateTokens));
   command->add_flag("--no-cache", flags->no_cache, "Compute everything, publish nothing");
   command->add_flag("--json", flags->json, "One JSON object on standard output");
   command->callback([flags, &run] { run = [flags] { return Run(*flags); }; });

@@ -3,13 +3,11 @@
 
 #include "client/cli/command.h"
 #include "kvstore/service/flags.h"
-#include "kvstore/service/signals.h"
 
 namespace kvmesh {
 namespace {
 
 int Main(int argc, char** argv) {
-  BlockSignals();
   CLI::App app("kvmesh: keys, lookups, generation and replays on a K/V-cache cluster.");
   app.name("kvmesh");
   app.require_subcommand(1);

@@ -81,6 +81,9 @@ class Replayer {
     KVMESH_RETURN_IF_ERROR(StartCluster());
     const absl::Time began = absl::Now();
     for (size_t i = 0; i < trace_.size(); ++i) {
+      if (options_.cancelled && options_.cancelled()) {
+        return absl::CancelledError(absl::StrCat("replay: ended after ", i, " of ", trace_.size(), " requests"));
+      }
       KVMESH_RETURN_IF_ERROR(Play(i));
       if (options_.progress) options_.progress(i + 1, trace_.size());
     }

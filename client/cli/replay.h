@@ -26,6 +26,7 @@ struct ReplayOptions {
   uint64_t block_bytes = 4096;
   bool verify = false;
   std::function<void(size_t done, size_t all)> progress;  // optional
+  std::function<bool()> cancelled;                        // optional; asked before each request
 };
 
 struct ReplayResult {
@@ -40,7 +41,8 @@ struct ReplayResult {
 };
 
 // Requests run in file order, each stored before the next. Hash id h is one full block of 512 tokens; its tokens and
-// its bytes derive from h. INVALID_ARGUMENT naming the option; otherwise the status of whatever failed.
+// its bytes derive from h. INVALID_ARGUMENT naming the option; CANCELLED when told so; otherwise the status of whatever
+// failed. Nothing is left behind, however it ends.
 absl::StatusOr<ReplayResult> Replay(const std::vector<TraceRequest>& trace, const ReplayOptions& options);
 
 }  // namespace kvmesh

@@ -11,13 +11,18 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "client/cli/command.h"
+#include "client/cli/end_signal.h"
 #include "client/cli/replay.h"
 #include "client/cli/trace.h"
 #include "kvstore/service/log.h"
+#include "kvstore/service/signals.h"
 #include "worker/server/worker_metrics.h"
 
 namespace kvmesh {
 namespace {
+
+// Plus a signal's number: the exit code of a program that ended itself because of it, as in shells.
+constexpr int kSignalExitCode = 128;
 
 struct ReplayFlags {
   std::string trace;
@@ -101,7 +106,17 @@ absl::StatusOr<int> Run(ReplayFlags& flags) {
   if (!trace.ok()) return trace.status();
   if (isatty(STDERR_FILENO) != 0) flags.options.progress = ProgressLine();
   SetMinLogLevel(LogLevel::kError);
+  BlockSignals();
+  int ended_by = 0;
+  flags.options.cancelled = [&ended_by] {
+    ended_by = AwaitEndSignal(absl::ZeroDuration());
+    return ended_by != 0;
+  };
   const absl::StatusOr<ReplayResult> result = Replay(*trace, flags.options);
+  if (absl::IsCancelled(result.status()) && ended_by != 0) {
+    std::fprintf(stderr, "kvmesh: %s\n", std::string(result.status().message()).c_str());
+    return kSignalExitCode + ended_by;
+  }
   if (!result.ok()) return result.status();
   flags.json ? PrintJson(*result) : Print(*result);
   return result->mismatches == 0 ? 0 : 1;

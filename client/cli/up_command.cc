@@ -1,6 +1,4 @@
 // kvmesh up: a local cluster of real processes until Ctrl-C.
-#include <signal.h>
-
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -10,7 +8,9 @@
 #include "absl/time/clock.h"
 #include "client/cli/child_processes.h"
 #include "client/cli/command.h"
+#include "client/cli/end_signal.h"
 #include "client/client.h"
+#include "kvstore/service/signals.h"
 
 namespace kvmesh {
 namespace {
@@ -34,6 +34,7 @@ std::string DefaultModel() {
   return std::filesystem::exists(model / "config.json", error) ? model.string() : "";
 }
 
+// CANCELLED: told to end meanwhile.
 absl::Status WaitUntilReady(const std::string& coordinator, int workers, ChildProcesses& children) {
   const absl::StatusOr<std::unique_ptr<Client>> client =
       Client::Create({.coordinators = {coordinator}, .tls = {.insecure = true}, .tenant_secret = std::nullopt});
@@ -44,24 +45,19 @@ absl::Status WaitUntilReady(const std::string& coordinator, int workers, ChildPr
     if (children.AnyEnded(what)) return absl::InternalError(what);
     const absl::StatusOr<v1::CoordinatorStatsResponse> stats = (*client)->Stats();
     if (stats.ok() && stats->workers_ready() == static_cast<uint64_t>(workers)) return absl::OkStatus();
-    absl::SleepFor(absl::Milliseconds(50));
+    if (AwaitEndSignal(absl::Milliseconds(50)) != 0) return absl::CancelledError("told to end");
   }
   return absl::DeadlineExceededError(
       absl::StrCat("the workers were not ready within ", absl::FormatDuration(kStartTimeout)));
 }
 
-// Waits for Ctrl-C, SIGTERM, or a child that ends by itself.
+// Waits for Ctrl-C, SIGTERM, SIGHUP, or a child that ends by itself.
 absl::Status WaitForEnd(ChildProcesses& children) {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  while (true) {
-    const timespec interval = {.tv_sec = 0, .tv_nsec = 200'000'000};
-    if (sigtimedwait(&signals, nullptr, &interval) > 0) return absl::OkStatus();
+  while (AwaitEndSignal(absl::Milliseconds(200)) == 0) {
     std::string what;
     if (children.AnyEnded(what)) return absl::InternalError(what);
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int> Run(const UpFlags& flags) {
@@ -76,6 +72,7 @@ absl::StatusOr<int> Run(const UpFlags& flags) {
     if (!port.ok()) return port.status();
     coordinator = absl::StrCat("127.0.0.1:", *port);
   }
+  BlockSignals();
   ChildProcesses children;
   KVMESH_RETURN_IF_ERROR(children.Start("kvmesh-coordinator", {"--insecure", "--listen", coordinator}));
   for (int i = 0; i < flags.workers; ++i) {
@@ -84,7 +81,9 @@ absl::StatusOr<int> Run(const UpFlags& flags) {
         {"--insecure", "--id", absl::StrCat("worker-", i), "--coordinator", coordinator, "--model", model,
          "--device-blocks", absl::StrCat(flags.device_blocks), "--host-blocks", absl::StrCat(flags.host_blocks)}));
   }
-  KVMESH_RETURN_IF_ERROR(WaitUntilReady(coordinator, flags.workers, children));
+  const absl::Status ready = WaitUntilReady(coordinator, flags.workers, children);
+  if (absl::IsCancelled(ready)) return 0;
+  KVMESH_RETURN_IF_ERROR(ready);
   std::printf("ready: kvmesh generate --insecure --coordinator %s --prompt \"In the beginning\" --max-tokens 40\n",
               coordinator.c_str());
   std::fflush(stdout);
@@ -98,7 +97,8 @@ void AddUpCommand(CLI::App& app, RunCommand& run) {
   auto flags = std::make_shared<UpFlags>();
   CLI::App* command = app.add_subcommand("up", "Run a local cluster until Ctrl-C");
   command->add_option("--workers", flags->workers, "Workers to start");
-  command->add_option("--model", flags->model_dir, "Folder of the model (default: the shipped one)");
+  command->add_option("--model", flags->model_dir, "Folder of the model (default: the shipped one)")
+      ->check(CLI::ExistingDirectory);
   command->add_option("--listen", flags->listen, "host:port of the coordinator (default: a free port)");
   command->add_option("--device-blocks", flags->device_blocks, "Device blocks of each worker");
   command->add_option("--host-blocks", flags->host_blocks, "Host blocks of each worker");

@@ -18,10 +18,20 @@ void WriteUsageError(const CLI::App& app, std::string message, std::ostream& err
   err.flush();
 }
 
+// Help shows the value that each flag has before the parse.
+void ShowDefaults(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    option->capture_default_str();
+    if (option->get_default_str() == "[]") option->default_str("");  // an empty list
+  }
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) ShowDefaults(*command);
+}
+
 }  // namespace
 
 std::optional<int> TryParseFlags(CLI::App& app, int argc, const char* const* argv, std::ostream& out,
                                  std::ostream& err) {
+  ShowDefaults(app);
   app.set_config(kConfigFlag, "", "File with more flags, one `flag = value` a line");
   app.allow_config_extras(CLI::config_extras_mode::error);
   try {
