@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -21,6 +22,15 @@ namespace {
 
 constexpr int kFirstPort = 12000;
 constexpr int kPorts = 20000;
+
+int OpenToAppend(const std::string& path) {
+  return open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
 
 bool CanBind(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -46,12 +56,18 @@ int FreePort() {
 }
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::vector<std::string>& argv,
-                                                                  const std::string& log_path) {
+                                                                  const std::string& log_path,
+                                                                  const std::string& output_path) {
   std::vector<char*> arguments;
   for (const std::string& argument : argv) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
-  const int log = open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  const int log = OpenToAppend(log_path);
   if (log < 0) return absl::UnavailableError(absl::StrCat("cannot write ", log_path));
+  const int output = output_path.empty() ? dup(log) : OpenToAppend(output_path);
+  if (output < 0) {
+    close(log);
+    return absl::UnavailableError(absl::StrCat("cannot write ", output_path));
+  }
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
@@ -61,12 +77,13 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::vec
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    dup2(log, STDOUT_FILENO);
+    dup2(output, STDOUT_FILENO);
     dup2(log, STDERR_FILENO);
     execv(arguments[0], arguments.data());
     _exit(127);
   }
   close(log);
+  close(output);
   if (pid < 0) return absl::UnavailableError("fork failed");
   return std::unique_ptr<ChildProcess>(new ChildProcess(pid, log_path));
 }
@@ -106,9 +123,25 @@ uint64_t ChildProcess::ResidentBytes() const {
 }
 
 std::string ChildProcess::LogTail(size_t bytes) const {
-  std::ifstream log(log_path_, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(log)), std::istreambuf_iterator<char>());
+  const std::string text = ReadFile(log_path_);
   return text.size() > bytes ? text.substr(text.size() - bytes) : text;
+}
+
+EndedProgram RunProgram(const std::string& folder, const std::vector<std::string>& argv, absl::Duration patience) {
+  static std::atomic<int> number{0};
+  const std::string base = absl::StrCat(folder, "/program-", number++);
+  const std::string paths[] = {absl::StrCat(base, ".out"), absl::StrCat(base, ".err")};
+  EndedProgram ended;
+  const auto process = ChildProcess::Start(argv, paths[1], paths[0]);
+  EXPECT_TRUE(process.ok()) << process.status();
+  if (process.ok()) {
+    const std::optional<int> code = (*process)->AwaitExit(patience);
+    (*process)->Kill();
+    ended = {code.value_or(-SIGKILL), ReadFile(paths[0]), ReadFile(paths[1])};
+    EXPECT_TRUE(code.has_value()) << argv[0] << " still ran\n" << ended.error;
+  }
+  for (const std::string& path : paths) unlink(path.c_str());
+  return ended;
 }
 
 }  // namespace kvmesh

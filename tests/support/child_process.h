@@ -20,11 +20,12 @@ int FreePort();
 // Not thread safe. The destructor kills it.
 class ChildProcess {
  public:
-  // argv[0] is the program's path. Standard output and error are appended to `log_path`. The child is killed when the
-  // calling thread ends, so start it on a thread that lives as long as the test. UNAVAILABLE: fork failed. A program
-  // that can't be run exits with 127.
+  // argv[0] is the program's path. Standard error is appended to `log_path`, and so is standard output, unless it has a
+  // file of its own. The child is killed when the calling thread ends, so start it on a thread that lives as long as
+  // the test. UNAVAILABLE: fork failed, or a file can't be written. A program that can't be run exits with 127.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::vector<std::string>& argv,
-                                                             const std::string& log_path);
+                                                             const std::string& log_path,
+                                                             const std::string& output_path = "");
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -49,6 +50,17 @@ class ChildProcess {
   const std::string log_path_;
   std::optional<int> exit_;
 };
+
+// What a program left when it ended.
+struct EndedProgram {
+  int code = 0;  // minus the signal that ended it
+  std::string output;
+  std::string error;
+};
+
+// Runs a program to its end. One that still runs after `patience` is killed, and fails the test. Its files in `folder`
+// are gone when this returns.
+EndedProgram RunProgram(const std::string& folder, const std::vector<std::string>& argv, absl::Duration patience);
 
 }  // namespace kvmesh
 
