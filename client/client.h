@@ -42,6 +42,7 @@ class Client {
     std::string worker_id;  // place there and nowhere else
     uint32_t top_k = 0;
     bool no_lookup = false;  // places by load alone: the prompt counts as held nowhere, and as no request of the cache
+    bool lookup_only = false;  // places nothing and counts as no request; the answer has no placement id and no tickets
   };
   absl::StatusOr<v1::RouteResponse> Route(const CacheIdentity& identity, std::span<const uint32_t> tokens,
                                           const RouteOptions& options);

@@ -9,6 +9,7 @@
 #include "kvstore/block/secrets.h"
 #include "kvstore/service/flags.h"
 #include "kvstore/service/log.h"
+#include "kvstore/service/members.h"
 #include "kvstore/service/signals.h"
 #include "kvstore/service/tls.h"
 
@@ -29,6 +30,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--listen", o.listen, "host:port of the Coordinator service; port 0 takes a free one");
   app.add_option("--ops-listen", o.ops_listen, "ip:port of /healthz, /readyz and /metrics (default: none)");
   AddTlsFlags(app, o.tls);
+  AddMemberFlag(app, o.members);
   app.add_option("--cluster-secret-file", flags.secret_file, "Raw bytes shared by all servers (default: empty secret)");
   app.add_option("--index-bytes", o.index.max_bytes, "Memory of the prefix index; new coverage is shed above it");
   app.add_option("--max-workers", o.registry.max_workers, "Live workers at most");

@@ -85,10 +85,9 @@ absl::StatusOr<int> Run(const LookupFlags& flags) {
   if (!tokens.ok()) return tokens.status();
   absl::StatusOr<std::unique_ptr<Client>> client = ConnectCluster(flags.cluster);
   if (!client.ok()) return client.status();
-  const absl::StatusOr<v1::RouteResponse> route = (*client)->Route(*identity, *tokens, {.worker_id = "", .top_k = 64});
+  const absl::StatusOr<v1::RouteResponse> route =
+      (*client)->Route(*identity, *tokens, {.worker_id = "", .top_k = 64, .lookup_only = true});
   if (!route.ok()) return route.status();
-  // A lookup is a question, not a placement: let go of the load that it would count as.
-  (*client)->Complete(route->placement_id(), {}, /*failed=*/true).IgnoreError();
   if (flags.json) {
     std::printf("%s\n", ToJson(*route, tokens->size()).dump(2).c_str());
   } else {

@@ -52,7 +52,8 @@ void Placer::Consider(std::span<const Candidate> candidates) {
 
 absl::Status Placer::Place(const PlacementQuery& query, std::span<Candidate> candidates, Placement& out) {
   out.costs.clear();
-  random_.Fill(out.id.bytes.data(), out.id.bytes.size());
+  out.id = PlacementId{};
+  if (!query.lookup_only) random_.Fill(out.id.bytes.data(), out.id.bytes.size());
   const absl::Time now = clock_.Now();
   const auto chain_blocks = static_cast<uint32_t>(query.keys.size());
 
@@ -74,7 +75,7 @@ absl::Status Placer::Place(const PlacementQuery& query, std::span<Candidate> can
     out.costs.push_back(CostOf(options_, candidates, scratch_.sources, index, chain_blocks, query.prompt_tokens,
                                expected.has_value() ? expected->blocks : 0, scratch_.spans));
   }
-  const size_t position = ChooseCost(options_, candidates, out.costs, turn_++);
+  const size_t position = ChooseCost(options_, candidates, out.costs, turn_);
   std::swap(out.costs[0], out.costs[position]);
   std::sort(out.costs.begin() + 1, out.costs.end(),
             [](const CandidateCost& a, const CandidateCost& b) { return a.score < b.score; });
@@ -82,6 +83,9 @@ absl::Status Placer::Place(const PlacementQuery& query, std::span<Candidate> can
   out.chosen = cost.candidate;
   PlanPulls(options_, candidates, scratch_.sources, out.chosen, out.sources);
 
+  if (query.lookup_only) return absl::OkStatus();
+
+  ++turn_;
   const Candidate& worker = candidates[out.chosen];
   table_.Add(out.id,
              {.worker = worker.slot,

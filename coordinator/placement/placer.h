@@ -18,10 +18,11 @@ namespace kvmesh {
 struct PlacementQuery {
   std::span<const BlockKey> keys;  // full blocks of the prompt
   uint64_t prompt_tokens = 0;      // 0: the full blocks alone
+  bool lookup_only = false;        // choose, and remember nothing
 };
 
 struct Placement {
-  PlacementId id;
+  PlacementId id;     // zeros when nothing is remembered
   size_t chosen = 0;  // index of the candidate
   std::vector<PullSpan> sources;
   std::vector<CandidateCost> costs;  // chosen first, then by score
@@ -39,9 +40,9 @@ class Placer {
   // `clock` and `random` must outlive it. REQUIRES: options.Validate().ok().
   Placer(const PlacementOptions& options, const Clock& clock, RandomSource& random);
 
-  // Chooses among the eligible candidates and remembers the placement. Fills the candidates' queue (the longer of what
-  // stands there and what placements in flight predict), recent work and expected blocks; overwrites `out`.
-  // UNAVAILABLE: none is eligible.
+  // Chooses among the eligible candidates and remembers the placement, unless it is a lookup. Fills the candidates'
+  // queue (the longer of what stands there and what placements in flight predict), recent work and expected blocks;
+  // overwrites `out`. UNAVAILABLE: none is eligible.
   absl::Status Place(const PlacementQuery& query, std::span<Candidate> candidates, Placement& out);
 
   // NOT_FOUND: unknown, expired or completed before.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/report/report_messages.h"
 #include "kvstore/service/log.h"
+#include "kvstore/wire/protocol.h"
 #include "kvstore/wire/wire.h"
 
 namespace kvmesh {
@@ -50,7 +51,7 @@ absl::Status ReportSession::OnRegister(const v1::WorkerInfo& info, Responses& ou
     context_.commands.Detach(entry_->description().id, session_);
   }
   entry_ = *entry;
-  held_.clear();
+  TakeHeld();
 
   MutexLock lock(entry_->report_mu);
   ReportProgress& progress = entry_->progress;
@@ -83,11 +84,7 @@ absl::Status ReportSession::OnEvent(const v1::Event& event, Responses& out) {
     context_.metrics.events_while_resyncing.Increment();
     ApplyRemovalOnly(event);
     if (progress.phase != Phase::kInSnapshot || event.sequence() <= snapshot_sequence_) return absl::OkStatus();
-    if (held_.size() < kMaxHeldEvents) {
-      held_.push_back(event);
-    } else {
-      Resync(ResyncReason::kSequenceGap, "more events than can be held while a snapshot arrives", out);
-    }
+    Hold(event, out);
     return absl::OkStatus();
   }
   const uint64_t applied = progress.applied_sequence;
@@ -160,7 +157,7 @@ absl::Status ReportSession::OnPiece(const v1::SnapshotPiece& piece, Responses& o
     KVMESH_RETURN_IF_ERROR(context_.index.BeginSnapshot(entry_->slot()));
     progress.phase = Phase::kInSnapshot;
     snapshot_sequence_ = piece.sequence();
-    held_.clear();
+    TakeHeld();
   } else if (progress.phase != Phase::kInSnapshot) {
     context_.metrics.pieces_ignored.Increment();
     return absl::OkStatus();
@@ -177,7 +174,7 @@ absl::Status ReportSession::OnPiece(const v1::SnapshotPiece& piece, Responses& o
   progress.phase = Phase::kLive;
   progress.applied_sequence = snapshot_sequence_;
   entry_->SetWarmed();
-  const std::vector<v1::Event> held = std::exchange(held_, {});
+  const std::vector<v1::Event> held = TakeHeld();
   for (const v1::Event& event : held) KVMESH_RETURN_IF_ERROR(OnEvent(event, out));
   if (phase() == Phase::kLive) Acknowledge(out);
   return absl::OkStatus();
@@ -216,7 +213,7 @@ absl::Status ReportSession::Commit(const v1::SnapshotPiece& piece) {
 void ReportSession::Resync(ResyncReason reason, absl::string_view detail, Responses& out) {
   ReportProgress& progress = entry_->progress;
   context_.index.AbortSnapshot(entry_->slot());
-  held_.clear();
+  TakeHeld();
   progress.phase = Phase::kAwaitingSnapshot;
   ++progress.resyncs;
   context_.metrics.resyncs(reason).Increment();
@@ -239,6 +236,23 @@ absl::Status ReportSession::Refuse(const absl::Status& error, ResyncReason reaso
   progress.phase = Phase::kQuarantined;
   context_.metrics.quarantines.Increment();
   return absl::FailedPreconditionError(absl::StrCat("report: quarantined: ", error.message()));
+}
+
+void ReportSession::Hold(const v1::Event& event, Responses& out) {
+  const size_t bytes = sizeof(v1::Event) + event.ByteSizeLong();
+  if (held_.size() >= kMaxHeldEvents || held_bytes_ + bytes > kMaxHeldBytes) {
+    Resync(ResyncReason::kSequenceGap,
+           absl::StrCat("more than ", kMaxHeldEvents, " events or ", kMaxHeldBytes, " bytes while a snapshot arrives"),
+           out);
+    return;
+  }
+  held_.push_back(event);
+  held_bytes_ += bytes;
+}
+
+std::vector<v1::Event> ReportSession::TakeHeld() {
+  held_bytes_ = 0;
+  return std::exchange(held_, {});
 }
 
 void ReportSession::Acknowledge(Responses& out) {

@@ -26,11 +26,11 @@ struct ReportContext {
   Incarnation coordinator;
 };
 
-inline constexpr uint32_t kProtocolVersion = 1;
 // A worker that contradicts the protocol this often is quarantined: nothing of it is found until it restarts.
 inline constexpr int kQuarantineAfter = 3;
-// Events kept while a snapshot arrives, to be applied after it.
+// Events kept while a snapshot arrives, to be applied after it, and their bytes.
 inline constexpr size_t kMaxHeldEvents = 65536;
+inline constexpr size_t kMaxHeldBytes = 32 << 20;
 
 // States of the worker's reports, which outlive the stream (WorkerEntry::progress):
 //
@@ -77,6 +77,10 @@ class ReportSession {
   // Counts a protocol error and asks for a snapshot with `reason`; FAILED_PRECONDITION when it was one too many.
   absl::Status Refuse(const absl::Status& error, ResyncReason reason, Responses& out)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(entry_->report_mu);
+  // Keeps an event until the snapshot is there; asks for another snapshot when that is one too many.
+  void Hold(const v1::Event& event, Responses& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(entry_->report_mu);
+  // What was held; holds nothing after.
+  std::vector<v1::Event> TakeHeld();
   void Acknowledge(Responses& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(entry_->report_mu);
   ReportProgress::Phase phase() const { return entry_->progress.phase; }
 
@@ -86,6 +90,7 @@ class ReportSession {
   std::shared_ptr<WorkerEntry> entry_;  // null until registered
   uint64_t snapshot_sequence_ = 0;
   std::vector<v1::Event> held_;
+  size_t held_bytes_ = 0;
 };
 
 }  // namespace kvmesh

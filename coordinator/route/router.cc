@@ -38,8 +38,9 @@ absl::Status RouterOptions::Validate() const {
 absl::Status Router::Route(const RouteQuery& query, RouteAnswer& answer) {
   Look(query, answer);
   KVMESH_RETURN_IF_ERROR(MarkEligible(query, answer));
-  KVMESH_RETURN_IF_ERROR(placer_.Place({.keys = query.prefix.keys, .prompt_tokens = query.prompt_tokens},
-                                       std::span(answer.candidates), answer.placement));
+  KVMESH_RETURN_IF_ERROR(
+      placer_.Place({.keys = query.prefix.keys, .prompt_tokens = query.prompt_tokens, .lookup_only = query.lookup_only},
+                    std::span(answer.candidates), answer.placement));
   MintSources(query, answer.placement.sources, answer.placement.chosen, answer);
   return absl::OkStatus();
 }
@@ -129,16 +130,18 @@ void Router::MintSources(const RouteQuery& query, std::span<const PullSpan> span
   ticket.expiry = absl::FromUnixMillis(absl::ToUnixMillis(clock_.Now() + options_.ticket_life));
   for (const PullSpan& span : spans) {
     const WorkerEntry& peer = answer.worker(span.source);
+    RouteSource& source = answer.sources.emplace_back();
+    source.span = span;
+    source.peer = &peer;
+    source.bytes = span.block_count * to.block_bytes;
+    if (query.lookup_only) continue;
     random_.Fill(ticket.id.bytes.data(), ticket.id.bytes.size());
     ticket.sender = peer.description().id;
     ticket.sender_incarnation = peer.description().incarnation;
     ticket.last_key = query.prefix.keys[span.first_block + span.block_count - 1];
     ticket.first_block = span.first_block;
     ticket.block_count = span.block_count;
-    answer.sources.push_back({.span = span,
-                              .peer = &peer,
-                              .ticket = SealTicket(ticket, ticket_key_),
-                              .bytes = span.block_count * to.block_bytes});
+    source.ticket = SealTicket(ticket, ticket_key_);
   }
 }
 

@@ -26,6 +26,7 @@ struct RouteQuery {
   uint64_t prompt_tokens = 0;   // 0: the full blocks alone
   size_t top_k = 0;             // holders to return
   absl::string_view worker_id;  // place there and nowhere else; empty: by cost
+  bool lookup_only = false;     // answer without placing: nothing is remembered, sources have no tickets
 };
 
 // A span that the chosen worker should pull, and the peer's permission.

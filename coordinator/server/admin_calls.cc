@@ -4,21 +4,14 @@
 #include "coordinator/report/report_messages.h"
 #include "coordinator/server/route_call.h"
 #include "kvstore/block/ticket.h"
+#include "kvstore/wire/pins.h"
 #include "kvstore/wire/wire.h"
 
 namespace kvmesh {
 namespace {
 
-constexpr size_t kMaxPinIdBytes = 128;
-constexpr uint64_t kMaxPinMs = 86'400'000;
-
 absl::Status CheckWorkerId(const std::string& id) {
   if (id.empty() || id.size() > kMaxWorkerIdBytes) return absl::InvalidArgumentError("worker_id: not 1 to 128 bytes");
-  return absl::OkStatus();
-}
-
-absl::Status CheckPinId(const std::string& id) {
-  if (id.empty() || id.size() > kMaxPinIdBytes) return absl::InvalidArgumentError("pin_id: not 1 to 128 bytes");
   return absl::OkStatus();
 }
 
@@ -100,20 +93,25 @@ absl::Status AdminCalls::Drain(const v1::DrainRequest& request) const {
 
 absl::Status AdminCalls::Pin(const v1::PinRequest& request, v1::PinResponse& response) const {
   KVMESH_RETURN_IF_ERROR(CheckPinId(request.pin_id()));
-  if (request.ttl_ms() == 0 || request.ttl_ms() > kMaxPinMs) {
-    return absl::InvalidArgumentError("ttl_ms: not 1 to 86,400,000");
-  }
+  KVMESH_RETURN_IF_ERROR(PinTime(request.ttl_ms()).status());
   DecodedPrompt prompt;
   KVMESH_RETURN_IF_ERROR(DecodePrefix(request.prefix(), tenant, core.identities, prompt));
   const auto holders = core.router.Holders({.root = prompt.root, .keys = prompt.keys});
   if (holders.empty()) return absl::NotFoundError("prefix: nobody holds it");
   v1::Command command;
-  command.mutable_pin()->set_pin_id(request.pin_id());
+  command.mutable_pin()->set_pin_id(PinIdOfTenant(tenant, request.pin_id()));
   command.mutable_pin()->set_root(prompt.root.ToString());
   command.mutable_pin()->set_block_keys(std::string(KeysToBytes(prompt.keys)));
   command.mutable_pin()->set_ttl_ms(request.ttl_ms());
   const absl::StatusOr<uint64_t> pinned = SendToAll(holders, command);
-  if (!pinned.ok()) return pinned.status();
+  if (!pinned.ok()) {
+    v1::Command undo;
+    undo.mutable_unpin()->set_pin_id(command.pin().pin_id());
+    for (const auto& holder : holders) {
+      core.commands.Send(holder->description().id, undo, core.options.command_timeout, [](const CommandOutcome&) {});
+    }
+    return pinned.status();
+  }
   if (*pinned == 0) return absl::NotFoundError("prefix: nobody holds it any more");
   response.set_pinned_blocks(*pinned);
   return absl::OkStatus();
@@ -122,7 +120,7 @@ absl::Status AdminCalls::Pin(const v1::PinRequest& request, v1::PinResponse& res
 absl::Status AdminCalls::Unpin(const v1::UnpinRequest& request) const {
   KVMESH_RETURN_IF_ERROR(CheckPinId(request.pin_id()));
   v1::Command command;
-  command.mutable_unpin()->set_pin_id(request.pin_id());
+  command.mutable_unpin()->set_pin_id(PinIdOfTenant(tenant, request.pin_id()));
   return SendToAll(core.registry.Table()->workers, command).status();
 }
 

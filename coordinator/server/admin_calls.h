@@ -13,7 +13,8 @@ namespace kvmesh {
 
 // Statuses as documented at the service's calls; a malformed request is INVALID_ARGUMENT naming the field. Pin, Unpin,
 // Prefetch and ClearIdentity wait for workers, at most the options' command_timeout or until `cancelled`; UNAVAILABLE
-// or DEADLINE_EXCEEDED naming a worker that did not do it: the call may be repeated. Thread safe.
+// or DEADLINE_EXCEEDED naming a worker that did not do it: the call may be repeated. The others never wait. Pins belong
+// to the tenant: another's pin of the same id is another pin. Thread safe.
 struct AdminCalls {
   CoordinatorCore& core;
   const CallTenant& tenant;
@@ -23,6 +24,8 @@ struct AdminCalls {
   absl::Status Complete(const v1::CompleteRequest& request) const;
   absl::Status ListWorkers(v1::ListWorkersResponse& response) const;
   absl::Status Drain(const v1::DrainRequest& request) const;
+  // A Pin that fails takes back what some workers pinned already, as far as they can be reached: else it ends with the
+  // pin's time.
   absl::Status Pin(const v1::PinRequest& request, v1::PinResponse& response) const;
   absl::Status Unpin(const v1::UnpinRequest& request) const;
   absl::Status Prefetch(const v1::PrefetchRequest& request, v1::PrefetchResponse& response) const;

@@ -11,6 +11,8 @@ namespace {
 
 constexpr size_t kIdentities = 4096;
 constexpr size_t kMaxThreads = 256;
+// Each holds a thread of the server, which has 256.
+constexpr size_t kMaxWaitingCalls = 192;
 
 // A replaced incarnation keeps its slot until it is swept: room for one of each worker.
 PrefixIndexOptions IndexOptions(const CoordinatorOptions& options) {
@@ -30,6 +32,7 @@ absl::Status CoordinatorOptions::Validate() const {
   KVMESH_RETURN_IF_ERROR(CheckAddress("listen", listen));
   if (!ops_listen.empty()) KVMESH_RETURN_IF_ERROR(CheckAddress("ops_listen", ops_listen));
   KVMESH_RETURN_IF_ERROR(ValidateTls(tls));
+  KVMESH_RETURN_IF_ERROR(ValidateMembers(members, tls));
   KVMESH_RETURN_IF_ERROR(index.Validate());
   KVMESH_RETURN_IF_ERROR(registry.Validate());
   KVMESH_RETURN_IF_ERROR(placement.Validate());
@@ -37,6 +40,13 @@ absl::Status CoordinatorOptions::Validate() const {
   if (placement.max_candidates > 64) return absl::InvalidArgumentError("placement max_candidates: more than 64");
   if (command_timeout <= absl::ZeroDuration()) return absl::InvalidArgumentError("command_timeout: must be positive");
   if (threads == 0 || threads > kMaxThreads) return absl::InvalidArgumentError("threads: not 1 to 256");
+  if (max_waiting_calls == 0 || max_waiting_calls > kMaxWaitingCalls) {
+    return absl::InvalidArgumentError(absl::StrCat("max_waiting_calls: not 1 to ", kMaxWaitingCalls));
+  }
+  if (max_queued_routes == 0) return absl::InvalidArgumentError("max_queued_routes: must be at least 1");
+  if (registration_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("registration_timeout: must be positive");
+  }
   if (clock == nullptr || random == nullptr) return absl::InvalidArgumentError("clock, random: must be given");
   return absl::OkStatus();
 }
@@ -47,6 +57,7 @@ CoordinatorCore::CoordinatorCore(const CoordinatorOptions& opts)
       started(options.clock->Now()),
       counters(metrics),
       report_metrics(metrics),
+      call_metrics(metrics),
       index(IndexOptions(options)),
       placer(options.placement, options.placement_clock == nullptr ? *options.clock : *options.placement_clock,
              *options.random),

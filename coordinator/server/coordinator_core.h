@@ -12,6 +12,7 @@
 #include "coordinator/report/report_metrics.h"
 #include "coordinator/report/report_session.h"
 #include "coordinator/route/router.h"
+#include "coordinator/server/call_metrics.h"
 #include "coordinator/server/coordinator_metrics.h"
 #include "coordinator/server/coordinator_options.h"
 #include "coordinator/server/identity_cache.h"
@@ -42,6 +43,7 @@ struct CoordinatorCore {
   Metrics metrics;
   CoordinatorMetrics counters;
   ReportMetrics report_metrics;
+  CallMetrics call_metrics;
   LiteralPrefixIndex index;
   Placer placer;
   CommandBoard commands;

@@ -28,12 +28,6 @@ prometheus::Gauge* Workers(Metrics& metrics, const char* state) {
   return &metrics.Gauge("kvmesh_coordinator_workers", "Workers by state", {{"state", state}});
 }
 
-// Brings a counter up to a count that is kept elsewhere.
-void RaiseTo(prometheus::Counter& counter, uint64_t count) {
-  const double behind = static_cast<double>(count) - counter.Value();
-  if (behind > 0) counter.Increment(behind);
-}
-
 uint64_t Value(const prometheus::Counter& counter) { return static_cast<uint64_t>(counter.Value()); }
 
 }  // namespace
@@ -45,7 +39,8 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics& metrics)
                  Predicted(metrics, "peer")},
       actual_{Actual(metrics, "device"), Actual(metrics, "host"), Actual(metrics, "disk"), Actual(metrics, "peer")},
       outcomes_{Routes(metrics, "local"),   Routes(metrics, "peer"),        Routes(metrics, "cold"),
-                Routes(metrics, "invalid"), Routes(metrics, "unavailable"), Routes(metrics, "failed")},
+                Routes(metrics, "invalid"), Routes(metrics, "unavailable"), Routes(metrics, "failed"),
+                Routes(metrics, "lookup")},
       completed_(metrics.Counter("kvmesh_coordinator_placements_completed_total", "Placements that ended",
                                  {{"result", "ok"}})),
       completed_failed_(metrics.Counter("kvmesh_coordinator_placements_completed_total", "Placements that ended",
@@ -92,6 +87,11 @@ void CoordinatorMetrics::CountRoute(const absl::Status& status, uint64_t prompt_
   const uint64_t pulled = answer->cost().pull_tokens;
   if (pulled > 0) predicted_[3]->Increment(static_cast<double>(pulled));
   outcomes_[pulled > 0 ? kPeer : reached > 0 ? kLocal : kCold]->Increment();
+}
+
+void CoordinatorMetrics::CountLookup(absl::Duration took) {
+  route_seconds_.Observe(absl::ToDoubleSeconds(took));
+  outcomes_[kLookup]->Increment();
 }
 
 void CoordinatorMetrics::CountCompletion(const InFlightPlacement& placement, const v1::HitTokens& hits, bool failed) {

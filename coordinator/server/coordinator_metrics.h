@@ -23,6 +23,8 @@ class CoordinatorMetrics {
 
   // `prompt_tokens` requested; `answer` when `status` is OK.
   void CountRoute(const absl::Status& status, uint64_t prompt_tokens, const RouteAnswer* answer, absl::Duration took);
+  // A route that was answered and placed nothing.
+  void CountLookup(absl::Duration took);
   void CountCompletion(const InFlightPlacement& placement, const v1::HitTokens& hits, bool failed);
   // Sets the gauges, and brings the counters that are kept elsewhere up to date. Not from several threads at once.
   void Collect(const WorkerRegistry& registry, const PrefixIndex& index, Placer& placer);
@@ -34,8 +36,8 @@ class CoordinatorMetrics {
   std::array<uint64_t, 4> actual_hit_tokens() const;
 
  private:
-  // How a route ended: on blocks at hand alone, with some pulled, on nothing, or refused.
-  enum Outcome { kLocal, kPeer, kCold, kInvalid, kUnavailable, kFailed, kOutcomes };
+  // How a route ended: on blocks at hand alone, with some pulled, on nothing, refused, or placed nowhere.
+  enum Outcome { kLocal, kPeer, kCold, kInvalid, kUnavailable, kFailed, kLookup, kOutcomes };
 
   prometheus::Counter& requested_tokens_;
   std::array<prometheus::Counter*, 4> predicted_;  // device, memory, disk, peer

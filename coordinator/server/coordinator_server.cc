@@ -7,6 +7,7 @@
 #include "coordinator/server/coordinator_service.h"
 #include "kvstore/service/host_port.h"
 #include "kvstore/service/log.h"
+#include "kvstore/service/members.h"
 
 namespace kvmesh {
 namespace {
@@ -45,6 +46,7 @@ absl::Status CoordinatorServer::Listen() {
     if (!ops.ok()) return ops.status();
     ops_ = *std::move(ops);
   }
+  WarnWithoutMembers("coordinator", options.members, options.tls);
   if (options.cluster_secret.empty()) {
     Log(LogLevel::kWarning, "coordinator", "the cluster secret is empty: fit for one trusted user only");
   }
@@ -92,6 +94,7 @@ void CoordinatorServer::MaintainUntilStopped() {
   while (!stopping_) {
     lock.Unlock();
     core_->Maintain();
+    service_->EndUnregisteredStreams();
     lock.Lock();
     if (!stopping_) wake_.WaitFor(lock, period);
   }

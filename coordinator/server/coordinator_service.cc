@@ -1,8 +1,11 @@
 #include "coordinator/server/coordinator_service.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "coordinator/server/route_call.h"
 #include "kvstore/service/grpc_status.h"
+#include "kvstore/service/members.h"
 #include "kvstore/service/tls.h"
 #include "kvstore/service/trace_context.h"
 
@@ -27,7 +30,18 @@ bool WorthKeeping(const v1::RouteRequest& request, const v1::RouteResponse&) {
 CoordinatorService::CoordinatorService(CoordinatorCore& core, Executor& executor)
     : core_(core),
       executor_(executor),
-      streams_(core.report_context(), executor),
+      streams_({.max_streams = 2 * size_t{core.options.registry.max_workers},
+                .registration_timeout = core.options.registration_timeout,
+                .clock = core.options.clock},
+               core.report_context(), executor, core.call_metrics),
+      queued_routes_({.what = "queued routes",
+                      .max_calls = core.options.max_queued_routes,
+                      .max_bytes = core.options.max_queued_bytes},
+                     core.call_metrics.routes_refused),
+      waiting_calls_({.what = "calls that wait for workers",
+                      .max_calls = core.options.max_waiting_calls,
+                      .max_bytes = core.options.max_queued_bytes},
+                     core.call_metrics.waiting_refused),
       route_messages_(kPooledMessages, WorthKeeping) {
   SetMessageAllocatorFor_Route(&route_messages_);
 }
@@ -37,6 +51,24 @@ absl::StatusOr<CallTenant> CoordinatorService::Tenant(const grpc::ServerContextB
   absl::StatusOr<std::string> tenant = PeerTenant(context);
   if (!tenant.ok()) return tenant.status();
   return CallTenant(*std::move(tenant));
+}
+
+void CoordinatorService::RunQueued(const grpc::CallbackServerContext& context, uint64_t bytes,
+                                   std::function<grpc::Status()> run, grpc::ServerUnaryReactor& reactor) {
+  if (const absl::Status entered = queued_routes_.Enter(bytes); !entered.ok()) {
+    reactor.Finish(ToGrpcStatus(entered));
+    return;
+  }
+  executor_.Schedule([this, &context, bytes, run = std::move(run), &reactor] {
+    grpc::Status status = grpc::Status::CANCELLED;
+    if (context.IsCancelled()) {
+      core_.call_metrics.cancelled.Increment();
+    } else {
+      status = run();
+    }
+    queued_routes_.Leave(bytes);
+    reactor.Finish(std::move(status));
+  });
 }
 
 grpc::Status CoordinatorService::RunRouteCall(const grpc::ServerContextBase& context, const v1::RouteRequest& request,
@@ -53,8 +85,9 @@ grpc::ServerUnaryReactor* CoordinatorService::Route(grpc::CallbackServerContext*
   if (request->tokens().ids_size() <= kInlineTokens) {
     reactor->Finish(RunRouteCall(*context, *request, *response));
   } else {
-    executor_.Schedule(
-        [this, context, request, response, reactor] { reactor->Finish(RunRouteCall(*context, *request, *response)); });
+    RunQueued(
+        *context, request->ByteSizeLong(),
+        [this, context, request, response] { return RunRouteCall(*context, *request, *response); }, *reactor);
   }
   return reactor;
 }
@@ -68,6 +101,10 @@ grpc::Status CoordinatorService::RunBatchCall(const grpc::ServerContextBase& con
     return log.Finish(absl::InvalidArgumentError(absl::StrCat("requests: more than ", kMaxBatch)));
   }
   for (const v1::RouteRequest& one : request.requests()) {
+    if (context.IsCancelled()) {
+      core_.call_metrics.cancelled.Increment();
+      return log.Finish(absl::CancelledError("the caller has gone"));
+    }
     v1::RouteBatchResponse::Result& result = *response.add_results();
     const absl::Status status = RunRoute(core_, one, *tenant, *result.mutable_response());
     if (status.ok()) continue;
@@ -82,64 +119,101 @@ grpc::ServerUnaryReactor* CoordinatorService::RouteBatch(grpc::CallbackServerCon
                                                          const v1::RouteBatchRequest* request,
                                                          v1::RouteBatchResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  executor_.Schedule(
-      [this, context, request, response, reactor] { reactor->Finish(RunBatchCall(*context, *request, *response)); });
+  RunQueued(
+      *context, request->ByteSizeLong(),
+      [this, context, request, response] { return RunBatchCall(*context, *request, *response); }, *reactor);
   return reactor;
 }
 
+ReportReactorBase* CoordinatorService::Report(grpc::CallbackServerContext* context) {
+  const absl::Status allowed = CheckMember(*context, core_.options.members, core_.options.tls);
+  return allowed.ok() ? streams_.Open(*context) : ReportStreams::Refuse(allowed);
+}
+
 template <class Call>
-grpc::Status CoordinatorService::RunAdmin(absl::string_view method, grpc::ServerContext& context, Call call) {
+grpc::Status CoordinatorService::RunAdmin(absl::string_view method, Callers callers,
+                                          const grpc::ServerContextBase& context, Call call) {
   SlowCallLog log(kComponent, method, context, core_.options.slow, *core_.options.clock);
   const absl::StatusOr<CallTenant> tenant = Tenant(context);
   if (!tenant.ok()) return log.Finish(tenant.status());
+  if (callers == Callers::kMembers) {
+    const absl::Status allowed = CheckMember(context, core_.options.members, core_.options.tls);
+    if (!allowed.ok()) return log.Finish(allowed);
+  }
   const std::function<bool()> cancelled = [&context] { return context.IsCancelled(); };
   return log.Finish(call(AdminCalls{core_, *tenant, cancelled}));
 }
 
-grpc::Status CoordinatorService::Heartbeat(grpc::ServerContext* context, const v1::HeartbeatRequest* request,
-                                           v1::HeartbeatResponse* response) {
-  return RunAdmin("Heartbeat", *context, [&](const AdminCalls& calls) { return calls.Heartbeat(*request, *response); });
+template <class Call>
+grpc::ServerUnaryReactor* CoordinatorService::Answer(absl::string_view method, Callers callers,
+                                                     grpc::CallbackServerContext& context, Call call) {
+  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+  reactor->Finish(RunAdmin(method, callers, context, std::move(call)));
+  return reactor;
 }
 
-grpc::Status CoordinatorService::Complete(grpc::ServerContext* context, const v1::CompleteRequest* request,
-                                          v1::CompleteResponse*) {
-  return RunAdmin("Complete", *context, [&](const AdminCalls& calls) { return calls.Complete(*request); });
+template <class Call>
+grpc::Status CoordinatorService::Wait(absl::string_view method, const grpc::ServerContext& context, uint64_t bytes,
+                                      Call call) {
+  const absl::Status entered = waiting_calls_.Enter(bytes);
+  if (!entered.ok()) return ToGrpcStatus(entered);
+  const grpc::Status status = RunAdmin(method, Callers::kAll, context, std::move(call));
+  waiting_calls_.Leave(bytes);
+  return status;
 }
 
-grpc::Status CoordinatorService::ListWorkers(grpc::ServerContext* context, const v1::ListWorkersRequest*,
-                                             v1::ListWorkersResponse* response) {
-  return RunAdmin("ListWorkers", *context, [&](const AdminCalls& calls) { return calls.ListWorkers(*response); });
+grpc::ServerUnaryReactor* CoordinatorService::Heartbeat(grpc::CallbackServerContext* context,
+                                                        const v1::HeartbeatRequest* request,
+                                                        v1::HeartbeatResponse* response) {
+  return Answer("Heartbeat", Callers::kMembers, *context,
+                [&](const AdminCalls& calls) { return calls.Heartbeat(*request, *response); });
 }
 
-grpc::Status CoordinatorService::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
-                                       v1::DrainResponse*) {
-  return RunAdmin("Drain", *context, [&](const AdminCalls& calls) { return calls.Drain(*request); });
+grpc::ServerUnaryReactor* CoordinatorService::Complete(grpc::CallbackServerContext* context,
+                                                       const v1::CompleteRequest* request, v1::CompleteResponse*) {
+  return Answer("Complete", Callers::kAll, *context, [&](const AdminCalls& calls) { return calls.Complete(*request); });
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::ListWorkers(grpc::CallbackServerContext* context,
+                                                          const v1::ListWorkersRequest*,
+                                                          v1::ListWorkersResponse* response) {
+  return Answer("ListWorkers", Callers::kMembers, *context,
+                [&](const AdminCalls& calls) { return calls.ListWorkers(*response); });
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Drain(grpc::CallbackServerContext* context,
+                                                    const v1::DrainRequest* request, v1::DrainResponse*) {
+  return Answer("Drain", Callers::kMembers, *context, [&](const AdminCalls& calls) { return calls.Drain(*request); });
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Stats(grpc::CallbackServerContext* context,
+                                                    const v1::CoordinatorStatsRequest*,
+                                                    v1::CoordinatorStatsResponse* response) {
+  return Answer("Stats", Callers::kAll, *context, [&](const AdminCalls& calls) { return calls.Stats(*response); });
 }
 
 grpc::Status CoordinatorService::Pin(grpc::ServerContext* context, const v1::PinRequest* request,
                                      v1::PinResponse* response) {
-  return RunAdmin("Pin", *context, [&](const AdminCalls& calls) { return calls.Pin(*request, *response); });
+  return Wait("Pin", *context, request->ByteSizeLong(),
+              [&](const AdminCalls& calls) { return calls.Pin(*request, *response); });
 }
 
 grpc::Status CoordinatorService::Unpin(grpc::ServerContext* context, const v1::UnpinRequest* request,
                                        v1::UnpinResponse*) {
-  return RunAdmin("Unpin", *context, [&](const AdminCalls& calls) { return calls.Unpin(*request); });
+  return Wait("Unpin", *context, request->ByteSizeLong(),
+              [&](const AdminCalls& calls) { return calls.Unpin(*request); });
 }
 
 grpc::Status CoordinatorService::Prefetch(grpc::ServerContext* context, const v1::PrefetchRequest* request,
                                           v1::PrefetchResponse* response) {
-  return RunAdmin("Prefetch", *context, [&](const AdminCalls& calls) { return calls.Prefetch(*request, *response); });
+  return Wait("Prefetch", *context, request->ByteSizeLong(),
+              [&](const AdminCalls& calls) { return calls.Prefetch(*request, *response); });
 }
 
 grpc::Status CoordinatorService::ClearIdentity(grpc::ServerContext* context, const v1::ClearIdentityRequest* request,
                                                v1::ClearIdentityResponse* response) {
-  return RunAdmin("ClearIdentity", *context,
-                  [&](const AdminCalls& calls) { return calls.ClearIdentity(*request, *response); });
-}
-
-grpc::Status CoordinatorService::Stats(grpc::ServerContext* context, const v1::CoordinatorStatsRequest*,
-                                       v1::CoordinatorStatsResponse* response) {
-  return RunAdmin("Stats", *context, [&](const AdminCalls& calls) { return calls.Stats(*response); });
+  return Wait("ClearIdentity", *context, request->ByteSizeLong(),
+              [&](const AdminCalls& calls) { return calls.ClearIdentity(*request, *response); });
 }
 
 }  // namespace kvmesh

@@ -8,6 +8,7 @@ namespace kvmesh {
 
 absl::StatusOr<ResolvedIdentity> IdentityCache::Resolve(const v1::CacheIdentity& identity,
                                                         const std::optional<std::string>& tenant) {
+  KVMESH_RETURN_IF_ERROR(CheckIdentitySize(identity));
   // The message's bytes, then the tenant with a mark that tells "none" from an empty one. The first part says its own
   // length: no two pairs share a name.
   thread_local std::string name;
@@ -27,6 +28,7 @@ absl::StatusOr<ResolvedIdentity> IdentityCache::Resolve(const v1::CacheIdentity&
   const ResolvedIdentity resolved = {
       .root = DeriveRoot(DeriveTenantSecret(cluster_secret_, valid->tenant), ComputeFingerprint(*valid)),
       .block_tokens = valid->block_tokens};
+  if (name.size() > kMaxRememberedBytes) return resolved;
   WriterLock lock(mu_);
   if (known_.size() >= capacity_) known_.clear();
   known_[name] = resolved;

@@ -2,8 +2,10 @@
 
 #include <grpcpp/server_context.h>
 
+#include <atomic>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "kvstore/service/grpc_status.h"
 #include "kvstore/service/log.h"
 
@@ -11,6 +13,10 @@ namespace kvmesh {
 
 // The way out of one stream. Shared with the command board, whose sink may outlive the stream.
 struct ReportStreams::Outbox {
+  explicit Outbox(absl::Time opened) : opened(opened) {}
+
+  const absl::Time opened;
+  std::atomic<bool> registered{false};  // or given up
   Mutex mu;
   Stream* stream ABSL_GUARDED_BY(mu) = nullptr;  // null when it has ended
   std::deque<v1::ReportResponse> queue ABSL_GUARDED_BY(mu);
@@ -25,7 +31,7 @@ struct ReportStreams::Outbox {
 class ReportStreams::Stream final : public ReportReactorBase {
  public:
   Stream(ReportStreams& streams, grpc::CallbackServerContext& context)
-      : streams_(streams), context_(context), outbox_(std::make_shared<Outbox>()) {
+      : streams_(streams), context_(context), outbox_(std::make_shared<Outbox>(streams.options_.clock->Now())) {
     {
       MutexLock lock(outbox_->mu);
       outbox_->stream = this;
@@ -33,8 +39,8 @@ class ReportStreams::Stream final : public ReportReactorBase {
     session_ = std::make_unique<ReportSession>(streams_.context_, [outbox = outbox_](v1::ReportResponse response) {
       return Push(outbox, std::move(response));
     });
-    if (!streams_.Add(outbox_)) {
-      End(absl::UnavailableError("the coordinator is shutting down"));
+    if (const absl::Status added = streams_.Add(outbox_); !added.ok()) {
+      End(added);
       return;
     }
     StartRead(&request_);
@@ -90,6 +96,7 @@ class ReportStreams::Stream final : public ReportReactorBase {
     const absl::Status status = session_->OnMessage(request_, responses);
     for (v1::ReportResponse& response : responses) Push(outbox_, std::move(response));
     if (status.ok()) {
+      outbox_->registered = true;  // the first message that is taken is a registration
       StartRead(&request_);
     } else {
       Log(LogLevel::kWarning, "coordinator", "report stream ended",
@@ -172,6 +179,32 @@ class ReportStreams::Stream final : public ReportReactorBase {
 
 ReportReactorBase* ReportStreams::Open(grpc::CallbackServerContext& context) { return new Stream(*this, context); }
 
+ReportReactorBase* ReportStreams::Refuse(const absl::Status& status) {
+  class Refused final : public ReportReactorBase {
+   public:
+    explicit Refused(const absl::Status& status) { Finish(ToGrpcStatus(status)); }
+    void OnDone() override { delete this; }
+  };
+  return new Refused(status);
+}
+
+void ReportStreams::EndUnregistered() {
+  const absl::Time now = options_.clock->Now();
+  std::vector<std::shared_ptr<Outbox>> late;
+  {
+    MutexLock lock(mu_);
+    for (const auto& outbox : open_) {
+      if (now - outbox->opened < options_.registration_timeout) continue;
+      if (!outbox->registered.exchange(true)) late.push_back(outbox);
+    }
+  }
+  for (const auto& outbox : late) {
+    metrics_.unregistered.Increment();
+    Log(LogLevel::kWarning, "coordinator", "report stream ended: no registration came in time");
+    Stream::Cancel(outbox);
+  }
+}
+
 void ReportStreams::Close() {
   std::vector<std::shared_ptr<Outbox>> open;
   {
@@ -182,16 +215,23 @@ void ReportStreams::Close() {
   for (const auto& outbox : open) Stream::Cancel(outbox);
 }
 
-bool ReportStreams::Add(const std::shared_ptr<Outbox>& outbox) {
+absl::Status ReportStreams::Add(const std::shared_ptr<Outbox>& outbox) {
   MutexLock lock(mu_);
-  if (closed_) return false;
+  if (closed_) return absl::UnavailableError("the coordinator is shutting down");
+  if (open_.size() >= options_.max_streams) {
+    metrics_.streams_refused.Increment();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("report: the limit of ", options_.max_streams, " open streams is reached"));
+  }
   open_.insert(outbox);
-  return true;
+  metrics_.report_streams.Set(static_cast<double>(open_.size()));
+  return absl::OkStatus();
 }
 
 void ReportStreams::Remove(const std::shared_ptr<Outbox>& outbox) {
   MutexLock lock(mu_);
   open_.erase(outbox);
+  metrics_.report_streams.Set(static_cast<double>(open_.size()));
 }
 
 }  // namespace kvmesh

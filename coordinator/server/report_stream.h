@@ -4,19 +4,29 @@
 
 #include <grpcpp/support/server_callback.h>
 
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <set>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "coordinator/report/report_session.h"
+#include "coordinator/server/call_metrics.h"
 #include "kvmesh/v1/coordinator.pb.h"
+#include "kvstore/base/clock.h"
 #include "kvstore/base/executor.h"
 #include "kvstore/base/mutex.h"
 
 namespace kvmesh {
 
 using ReportReactorBase = grpc::ServerBidiReactor<v1::ReportRequest, v1::ReportResponse>;
+
+struct ReportStreamsOptions {
+  size_t max_streams = 0;
+  absl::Duration registration_timeout;
+  const Clock* clock = nullptr;  // of the timeout
+};
 
 // All streams of one server. Thread safe.
 //
@@ -29,10 +39,17 @@ class ReportStreams {
   static constexpr size_t kMaxQueued = 1024;
 
   // All must outlive the streams. `executor` runs one closure per stream at a time.
-  ReportStreams(const ReportContext& context, Executor& executor) : context_(context), executor_(executor) {}
+  ReportStreams(const ReportStreamsOptions& options, const ReportContext& context, Executor& executor,
+                CallMetrics& metrics)
+      : options_(options), context_(context), executor_(executor), metrics_(metrics) {}
 
-  // Serves a new stream; the reactor deletes itself. After Close it ends at once with UNAVAILABLE.
+  // Serves a new stream; the reactor deletes itself. It ends at once with UNAVAILABLE after Close, and with
+  // RESOURCE_EXHAUSTED naming the limit when max_streams are open.
   ReportReactorBase* Open(grpc::CallbackServerContext& context);
+  // A stream that ends at once with `status`.
+  static ReportReactorBase* Refuse(const absl::Status& status);
+  // Cancels the streams on which no registration came in time. Call a few times a timeout.
+  void EndUnregistered();
   // Cancels all streams; they end soon after.
   void Close();
 
@@ -40,12 +57,13 @@ class ReportStreams {
   class Stream;
   struct Outbox;
 
-  // False: closed.
-  bool Add(const std::shared_ptr<Outbox>& outbox);
+  absl::Status Add(const std::shared_ptr<Outbox>& outbox);
   void Remove(const std::shared_ptr<Outbox>& outbox);
 
+  const ReportStreamsOptions options_;
   const ReportContext context_;
   Executor& executor_;
+  CallMetrics& metrics_;
   Mutex mu_;
   std::set<std::shared_ptr<Outbox>> open_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

@@ -11,12 +11,12 @@ struct Scratch {
   RouteAnswer answer;
 };
 
-void Encode(const RouteAnswer& answer, v1::RouteResponse& response) {
+void Encode(const RouteAnswer& answer, bool placed, v1::RouteResponse& response) {
   const WorkerDescription& chosen = answer.chosen().description();
   response.set_worker_id(chosen.id);
   response.set_worker_address(chosen.address);
   const absl::string_view id = answer.placement.id.view();
-  response.set_placement_id(id.data(), id.size());
+  if (placed) response.set_placement_id(id.data(), id.size());
   for (size_t i = 0; i < answer.holders; ++i) {
     const PrefixMatch& match = answer.matches[i];
     const uint64_t tokens = answer.block_tokens(match);
@@ -73,15 +73,21 @@ absl::Status RunRoute(CoordinatorCore& core, const v1::RouteRequest& request, co
                                 .block_tokens = prompt.block_tokens,
                                 .prompt_tokens = prompt.prompt_tokens,
                                 .top_k = request.top_k() == 0 ? kDefaultTopK : request.top_k(),
-                                .worker_id = request.worker_id()},
+                                .worker_id = request.worker_id(),
+                                .lookup_only = request.lookup_only()},
                                answer);
   }
   uint64_t requested = 0;  // what the cache could have held: whole blocks
   if (status.ok()) {
-    Encode(answer, response);
+    Encode(answer, !request.lookup_only(), response);
     requested = prompt.keys.size() * uint64_t{answer.chosen().description().block_tokens};
   }
-  core.counters.CountRoute(status, requested, &answer, core.options.clock->Now() - start);
+  const absl::Duration took = core.options.clock->Now() - start;
+  if (status.ok() && request.lookup_only()) {
+    core.counters.CountLookup(took);
+  } else {
+    core.counters.CountRoute(status, requested, &answer, took);
+  }
   answer.table.reset();
   return status;
 }

@@ -18,7 +18,8 @@
 namespace kvmesh {
 
 // First 8 bytes of SHA-256 over u32 LE format, layers, kv heads, block tokens, head dim, then u64 LE token, head, kv
-// and layer stride and block bytes: two workers exchange blocks only when equal.
+// and layer stride and block bytes; then, with MLA or descales, u32 LE latent dim and scale group, u64 LE scale offset
+// and scale token stride. Two workers exchange blocks only when equal.
 using LayoutFingerprint = FixedBytes<struct LayoutFingerprintTag, 8>;
 LayoutFingerprint ComputeLayoutFingerprint(const BlockLayout& layout);
 

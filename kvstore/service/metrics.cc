@@ -49,6 +49,11 @@ const std::vector<double>& LatencyBuckets() {
   return *buckets;
 }
 
+void RaiseTo(prometheus::Counter& counter, uint64_t count) {
+  const double behind = static_cast<double>(count) - counter.Value();
+  if (behind > 0) counter.Increment(behind);
+}
+
 struct CollectHook::Callbacks {
   Mutex mu;
   std::map<uint64_t, std::function<void()>> by_id ABSL_GUARDED_BY(mu);

@@ -31,6 +31,10 @@ const std::vector<double>& LatencyBuckets();
 // Series of one name. A label set beyond that is counted in one series whose label values are all "_other".
 inline constexpr size_t kMaxSeriesPerName = 1024;
 
+// Brings a counter up to a count that is kept elsewhere; never lowers it. Not for one counter from several threads at
+// once: collections run one at a time.
+void RaiseTo(prometheus::Counter& counter, uint64_t count);
+
 // A callback that is run before each collection, until this object is destroyed. Move-only; may outlive the Metrics.
 class CollectHook {
  public:

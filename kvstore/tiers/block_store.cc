@@ -14,10 +14,6 @@ uint64_t PinLimit(uint64_t capacity, double fraction) {
   return std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(capacity) * fraction));
 }
 
-ShardRange WholeBlock(const BlockLayout& layout) {
-  return {0, static_cast<uint16_t>(layout.layers), 0, static_cast<uint16_t>(layout.kv_heads)};
-}
-
 }  // namespace
 
 BlockPin& BlockPin::operator=(BlockPin&& other) noexcept {
@@ -121,7 +117,7 @@ BlockStore::BlockStore(const Options& options)
       max_pinned_fraction_(options.max_pinned_fraction),
       max_pinned_device_(PinLimit(options.device->capacity(), options.max_pinned_fraction)),
       block_bytes_(static_cast<size_t>(options.device->layout().block_bytes)),
-      shard_(WholeBlock(device_->layout())),
+      shard_(WholeShard(device_->layout())),
       layout_fingerprint_(ComputeLayoutFingerprint(options.device->layout())),
       events_(options.event_capacity),
       backing_(*this),

@@ -1,13 +1,34 @@
 #include "kvstore/wire/wire.h"
 
+#include <google/protobuf/message.h>
+#include <google/protobuf/unknown_field_set.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kvstore/block/key_chain.h"
 
 namespace kvmesh {
+namespace {
+
+absl::Status CheckKnown(const google::protobuf::Message& message, absl::string_view field) {
+  const google::protobuf::UnknownFieldSet& unknown = message.GetReflection()->GetUnknownFields(message);
+  if (unknown.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": unknown field ", unknown.field(0).number()));
+}
+
+}  // namespace
+
+absl::Status CheckIdentitySize(const v1::CacheIdentity& proto) {
+  const size_t size = proto.ByteSizeLong();
+  if (size <= kMaxIdentityMessageBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("identity: ", size, " bytes, the limit is ", kMaxIdentityMessageBytes));
+}
 
 absl::StatusOr<CacheIdentity> IdentityFromProto(const v1::CacheIdentity& proto) {
+  KVMESH_RETURN_IF_ERROR(CheckIdentitySize(proto));
+  KVMESH_RETURN_IF_ERROR(CheckKnown(proto, "identity"));
   CacheIdentity identity;
   identity.tenant = proto.tenant();
   identity.cache_salt = proto.cache_salt();
@@ -18,6 +39,7 @@ absl::StatusOr<CacheIdentity> IdentityFromProto(const v1::CacheIdentity& proto) 
   identity.numerics = proto.numerics();
   identity.block_tokens = proto.block_tokens();
   if (proto.has_rope()) {
+    KVMESH_RETURN_IF_ERROR(CheckKnown(proto.rope(), "identity.rope"));
     identity.rope = RopeIdentity{.theta = proto.rope().theta(),
                                  .rotary_dim = proto.rope().rotary_dim(),
                                  .interleaved = proto.rope().interleaved(),
@@ -25,6 +47,7 @@ absl::StatusOr<CacheIdentity> IdentityFromProto(const v1::CacheIdentity& proto) 
   }
   identity.attention_policy = proto.attention_policy();
   for (const auto& extra : proto.extra()) {
+    KVMESH_RETURN_IF_ERROR(CheckKnown(extra, "identity.extra"));
     if (!identity.extra.emplace(extra.name(), extra.value()).second) {
       return absl::InvalidArgumentError("identity.extra: a name stands twice");
     }

@@ -15,7 +15,16 @@
 
 namespace kvmesh {
 
-// A valid identity. INVALID_ARGUMENT: duplicate extras, and all faults of ValidateIdentity.
+// Bytes of an identity's message at most: above what a valid one can take.
+inline constexpr size_t kMaxIdentityMessageBytes = 80 << 10;
+static_assert((kMaxIdentityExtras + 9) * (kMaxIdentityTextBytes + 16) <= kMaxIdentityMessageBytes,
+              "a valid identity has 9 texts and its extras, each with a few bytes around it");
+
+// INVALID_ARGUMENT: larger than kMaxIdentityMessageBytes. Counts unknown fields too.
+absl::Status CheckIdentitySize(const v1::CacheIdentity& proto);
+
+// A valid identity. INVALID_ARGUMENT: a field that this version does not know, since it may be what tells two
+// identities apart; duplicate extras; and all faults of CheckIdentitySize and ValidateIdentity.
 absl::StatusOr<CacheIdentity> IdentityFromProto(const v1::CacheIdentity& proto);
 void IdentityToProto(const CacheIdentity& identity, v1::CacheIdentity& proto);
 

@@ -1,6 +1,7 @@
 // Requests that no sane client sends: each is refused with a status that says what to do next and names the field, and
 // the processes live on at their size.
 #include <gmock/gmock.h>
+#include <google/protobuf/unknown_field_set.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -182,6 +183,31 @@ TEST_F(MalformedTest, WrongLengthsAndHugeNumbersOfRouteAreRefusedByField) {
   pin.set_ttl_ms(1000);
   pin.set_pin_id(std::string(129, 'p'));
   ExpectInvalid(AskCoordinator(&v1::Coordinator::Stub::Pin, pin), "pin_id");
+}
+
+// What a later client tells identities apart by must not be dropped on the way.
+TEST_F(MalformedTest, IdentitiesWithUnknownFieldsAreRefused) {
+  const auto add = [](google::protobuf::Message& message) {
+    message.GetReflection()->MutableUnknownFields(&message)->AddVarint(99, 1);
+  };
+  v1::RouteRequest route;
+  Valid(*route.mutable_identity());
+  route.set_block_keys(std::string(16, 'k'));
+  EXPECT_TRUE(AskCoordinator(&v1::Coordinator::Stub::Route, route).ok());
+  v1::OpenSequenceRequest open;
+  Valid(*open.mutable_identity());
+  open.mutable_tokens()->Resize(20, 1);
+  for (v1::CacheIdentity* identity : {route.mutable_identity(), open.mutable_identity()}) add(*identity);
+  ExpectInvalid(AskCoordinator(&v1::Coordinator::Stub::Route, route), "identity: unknown field 99");
+  ExpectInvalid(Ask(&v1::Worker::Stub::OpenSequence, open), "identity: unknown field 99");
+  for (v1::CacheIdentity* identity : {route.mutable_identity(), open.mutable_identity()}) {
+    identity->DiscardUnknownFields();
+    identity->mutable_rope()->set_theta(10000);
+    identity->mutable_rope()->set_rotary_dim(16);
+    add(*identity->mutable_rope());
+  }
+  ExpectInvalid(AskCoordinator(&v1::Coordinator::Stub::Route, route), "identity.rope: unknown field 99");
+  ExpectInvalid(Ask(&v1::Worker::Stub::OpenSequence, open), "identity.rope: unknown field 99");
 }
 
 TEST_F(MalformedTest, WrongSequenceCallsAreRefusedByField) {

@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kvstore/service/grpc_server.h"
+#include "kvstore/service/grpc_status.h"
+#include "kvstore/wire/wire.h"
 #include "tests/support/await.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/raw_call.h"
@@ -137,6 +139,104 @@ TEST_F(TlsTest, StrangersAreRefused) {
     }
   }
   EXPECT_TRUE(cluster_->Stats(0).ok());
+}
+
+// The status that a call of `stub` ends with.
+template <class Stub, class Request, class Response>
+absl::Status Ask(Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                 const Request& request, Response* response) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(10)));
+  return FromGrpcStatus((stub.*method)(&context, request, response));
+}
+template <class Stub, class Request, class Response>
+absl::Status Ask(Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                 const Request& request) {
+  Response response;
+  return Ask(stub, method, request, &response);
+}
+
+std::unique_ptr<v1::Coordinator::Stub> CoordinatorStub(const std::string& address, const TlsOptions& tls) {
+  const auto credentials = MakeChannelCredentials(tls);
+  EXPECT_TRUE(credentials.ok()) << credentials.status();
+  return v1::Coordinator::NewStub(MakeChannel(address, *credentials));
+}
+
+TEST_F(TlsTest, CallsOfMembersAreRefusedToTenants) {
+  const std::vector<std::string> members = {"--member-cn", "server,operator"};
+  cluster_ = std::make_unique<ProcessCluster>(ClusterConfig{.workers = {{.model = false, .extra = members}},
+                                                            .coordinator_extra = members,
+                                                            .secret = "of the cluster",
+                                                            .server_tls = authority_.Issue("server"),
+                                                            .client_tls = authority_.Issue("operator")});
+  ASSERT_TRUE(cluster_->Start()) << "members report, list and read DebugState";
+  EXPECT_TRUE(cluster_->BooksAreClean());
+  const auto coordinator = CoordinatorStub(cluster_->coordinator_address(), alice_);
+  const auto worker = WorkerStub(cluster_->address(0), alice_);
+  using Coordinator = v1::Coordinator::Stub;
+  const auto denied = absl::StatusCode::kPermissionDenied;
+  EXPECT_EQ(Ask(*coordinator, &Coordinator::Heartbeat, v1::HeartbeatRequest()).code(), denied);
+  EXPECT_EQ(Ask(*coordinator, &Coordinator::Drain, v1::DrainRequest()).code(), denied);
+  EXPECT_EQ(Ask(*coordinator, &Coordinator::ListWorkers, v1::ListWorkersRequest()).code(), denied);
+  EXPECT_EQ(Ask(*worker, &v1::Worker::Stub::DebugState, v1::DebugStateRequest()).code(), denied);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(10)));
+  const auto report = coordinator->Report(&context);
+  v1::ReportResponse answer;
+  EXPECT_FALSE(report->Read(&answer));
+  const grpc::Status ended = report->Finish();
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::PERMISSION_DENIED) << ended.error_message();
+  EXPECT_THAT(ended.error_message(), HasSubstr("alice"));
+  // What tenants may do, they may.
+  v1::RouteRequest route;
+  IdentityToProto(IdentityOf(""), *route.mutable_identity());
+  route.set_prompt_tokens(3);
+  EXPECT_TRUE(Ask(*coordinator, &Coordinator::Route, route).ok());
+  EXPECT_TRUE(Ask(*coordinator, &Coordinator::Stats, v1::CoordinatorStatsRequest()).ok());
+  EXPECT_TRUE(Ask(*worker, &v1::Worker::Stub::Stats, v1::WorkerStatsRequest()).ok());
+}
+
+TEST_F(TlsTest, NamedPinsAreATenantsOwn) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  const std::vector<uint32_t> tokens(32, 4);
+  const auto pins = [this] {
+    const auto state = cluster_->DebugState(0);
+    return state.ok() ? static_cast<int>(state->pins()) : -1;
+  };
+  const auto pin = [&](const TlsOptions& tenant) {
+    const auto put = PutBlocks(*WorkerStub(cluster_->address(0), tenant), IdentityOf(""), tokens, 0,
+                               std::string(2 * kEngineBlockBytes, 'a'));
+    ASSERT_TRUE(put.ok()) << put.status();
+    v1::PinRequest request;
+    IdentityToProto(IdentityOf(""), *request.mutable_prefix()->mutable_identity());
+    request.mutable_prefix()->mutable_tokens()->mutable_ids()->Assign(tokens.begin(), tokens.end());
+    request.set_pin_id("p");
+    request.set_ttl_ms(600'000);
+    const auto coordinator = CoordinatorStub(cluster_->coordinator_address(), tenant);
+    absl::Status status;
+    EXPECT_TRUE(Await(absl::Seconds(10), [&] {  // the coordinator hears of the blocks a moment later
+      status = Ask(*coordinator, &v1::Coordinator::Stub::Pin, request);
+      return !absl::IsNotFound(status);
+    }));
+    EXPECT_TRUE(status.ok()) << status;
+  };
+  const auto unpin = [&](const TlsOptions& tenant) {
+    v1::UnpinRequest request;
+    request.set_pin_id("p");
+    const auto coordinator = CoordinatorStub(cluster_->coordinator_address(), tenant);
+    const absl::Status status = Ask(*coordinator, &v1::Coordinator::Stub::Unpin, request);
+    EXPECT_TRUE(status.ok()) << status;
+  };
+  ASSERT_NO_FATAL_FAILURE(pin(alice_));
+  EXPECT_EQ(pins(), 1);
+  unpin(bob_);
+  EXPECT_EQ(pins(), 1) << "Bob dropped Alice's pin";
+  ASSERT_NO_FATAL_FAILURE(pin(bob_));
+  EXPECT_EQ(pins(), 2) << "Bob's pin replaced Alice's";
+  unpin(bob_);
+  EXPECT_EQ(pins(), 1);
+  unpin(alice_);
+  EXPECT_EQ(pins(), 0);
 }
 
 constexpr absl::Duration kPatience = absl::Seconds(20);

@@ -3,38 +3,49 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kvstore/wire/pins.h"
 #include "kvstore/wire/wire.h"
 #include "worker/server/decode.h"
 
 namespace kvmesh {
 namespace {
 
-constexpr uint64_t kMaxPinMillis = 86'400'000;
 // What a pin or prefetch may take; a shutdown waits for it.
 constexpr absl::Duration kOrderDeadline = absl::Seconds(8);
 
 }  // namespace
 
+absl::Status PinRefusal(MissReason stopped_by, size_t pinned, size_t wanted) {
+  const std::string message =
+      absl::StrCat("pin: ", pinned, " of ", wanted, " blocks could be pinned: ", MissReasonName(stopped_by));
+  switch (stopped_by) {
+    case MissReason::kPinLimit:
+    case MissReason::kPoolFull:
+      return absl::ResourceExhaustedError(message);
+    case MissReason::kDeadline:
+      return absl::DeadlineExceededError(message);
+    case MissReason::kCorrupt:
+      return absl::DataLossError(message);
+    case MissReason::kIoError:
+      return absl::UnavailableError(message);
+    case MissReason::kAbsent:
+    case MissReason::kLossy:
+      break;
+  }
+  return absl::NotFoundError(message);
+}
+
 absl::StatusOr<uint64_t> CommandRunner::Pin(const v1::PinCommand& command) {
-  if (command.pin_id().empty() || command.pin_id().size() > 128) {
-    return absl::InvalidArgumentError("pin_id: must have 1 to 128 bytes");
-  }
-  if (command.ttl_ms() == 0 || command.ttl_ms() > kMaxPinMillis) {
-    return absl::InvalidArgumentError(absl::StrCat("ttl_ms: ", command.ttl_ms(), ", must be 1 to ", kMaxPinMillis));
-  }
+  KVMESH_RETURN_IF_ERROR(CheckPinIdOfTenant(command.pin_id()));
+  const absl::StatusOr<absl::Duration> time = PinTime(command.ttl_ms());
+  if (!time.ok()) return time.status();
   const absl::StatusOr<std::span<const BlockKey>> keys = KeysFromBytes(command.block_keys(), "block_keys");
   if (!keys.ok()) return keys.status();
   const absl::Time now = core_.options().clock->Now();
   BlockStore::Acquired held = core_.store().Acquire(*keys, LossyFormats(), now + kOrderDeadline);
-  if (held.pins.size() < keys->size()) {
-    const std::string message = absl::StrCat("pin: ", held.pins.size(), " of ", keys->size(),
-                                             " blocks could be pinned: ", MissReasonName(held.stopped_by));
-    const bool limit = held.stopped_by == MissReason::kPinLimit || held.stopped_by == MissReason::kPoolFull;
-    return limit ? absl::ResourceExhaustedError(message) : absl::NotFoundError(message);
-  }
+  if (held.pins.size() < keys->size()) return PinRefusal(held.stopped_by, held.pins.size(), keys->size());
   const uint64_t blocks = held.pins.size();
-  KVMESH_RETURN_IF_ERROR(
-      core_.pins().Set(command.pin_id(), std::move(held.pins), now + absl::Milliseconds(command.ttl_ms())));
+  KVMESH_RETURN_IF_ERROR(core_.pins().Set(command.pin_id(), std::move(held.pins), now + *time));
   return blocks;
 }
 

@@ -11,6 +11,7 @@
 #include "kvstore/block/secrets.h"
 #include "kvstore/service/flags.h"
 #include "kvstore/service/log.h"
+#include "kvstore/service/members.h"
 #include "kvstore/service/signals.h"
 #include "kvstore/service/tls.h"
 #include "worker/server/worker_server.h"
@@ -39,6 +40,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--ops-listen", o.ops_listen, "ip:port of /healthz, /readyz and /metrics");
   app.add_option("--coordinator", o.coordinators, "host:port of each coordinator")->delimiter(',');
   AddTlsFlags(app, o.tls);
+  AddMemberFlag(app, o.members);
   app.add_option("--cluster-secret-file", flags.secret_file, "Raw bytes shared by all servers");
   app.add_option("--model", o.model_dir, "Folder of a LlamaForCausalLM model to run");
   app.add_option("--threads", o.threads, "Threads of the model");

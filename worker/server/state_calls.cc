@@ -1,5 +1,6 @@
 // Stats and DebugState: the books.
 #include "kvstore/service/grpc_status.h"
+#include "kvstore/service/members.h"
 #include "worker/server/decode.h"
 #include "worker/server/worker_service.h"
 
@@ -23,8 +24,10 @@ grpc::Status WorkerService::Stats(grpc::ServerContext*, const v1::WorkerStatsReq
   return grpc::Status::OK;
 }
 
-grpc::Status WorkerService::DebugState(grpc::ServerContext*, const v1::DebugStateRequest*,
+grpc::Status WorkerService::DebugState(grpc::ServerContext* context, const v1::DebugStateRequest*,
                                        v1::DebugStateResponse* response) {
+  const absl::Status allowed = CheckMember(*context, core_.options().members, core_.options().tls);
+  if (!allowed.ok()) return ToGrpcStatus(allowed);
   const BlockStore::Books books = core_.store().GetBooks();
   response->set_worker_id(core_.options().worker_id);
   response->set_incarnation(core_.incarnation().ToString());

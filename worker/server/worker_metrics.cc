@@ -104,26 +104,21 @@ void WorkerMetrics::OnGenerate(uint64_t computed_tokens, absl::Duration to_first
   totals_.computed_tokens += computed_tokens;
 }
 
-void WorkerMetrics::MoveTo(prometheus::Counter& counter, uint64_t total) {
-  const double delta = static_cast<double>(total) - counter.Value();
-  if (delta > 0) counter.Increment(delta);
-}
-
 void WorkerMetrics::Update(const BlockStore::Books& books, uint64_t served_bytes, uint64_t open_sequences) {
   for (size_t i = 0; i < 3; ++i) {
     used_[i]->Set(static_cast<double>(books.tiers[i].used));
     capacity_[i]->Set(static_cast<double>(books.tiers[i].capacity));
-    MoveTo(*evictions_[i], books.evictions[i]);
-    MoveTo(*promoted_[i], books.promoted_bytes[i]);
-    MoveTo(*demoted_[i], books.demoted_bytes[i]);
+    RaiseTo(*evictions_[i], books.evictions[i]);
+    RaiseTo(*promoted_[i], books.promoted_bytes[i]);
+    RaiseTo(*demoted_[i], books.demoted_bytes[i]);
   }
-  for (size_t i = 0; i < kMissReasons; ++i) MoveTo(*load_failures_[i], books.misses[i]);
-  MoveTo(served_bytes_, served_bytes);
+  for (size_t i = 0; i < kMissReasons; ++i) RaiseTo(*load_failures_[i], books.misses[i]);
+  RaiseTo(served_bytes_, served_bytes);
   sequences_.Set(static_cast<double>(open_sequences));
   pinned_.Set(static_cast<double>(books.pinned_blocks));
   private_.Set(static_cast<double>(books.private_blocks));
   disk_writable_.Set(books.disk_writable ? 1 : 0);
-  MoveTo(disk_errors_, books.disk_errors);
+  RaiseTo(disk_errors_, books.disk_errors);
 }
 
 WorkerTotals WorkerMetrics::totals() const {

@@ -45,8 +45,6 @@ class WorkerMetrics : public EngineObserver {
   WorkerTotals totals() const;
 
  private:
-  void MoveTo(prometheus::Counter& counter, uint64_t total);
-
   Metrics& metrics_;
   prometheus::Counter& requested_;
   std::array<prometheus::Counter*, kHitSources> hits_;

@@ -10,6 +10,7 @@
 #include "kernels/layout.h"
 #include "kvstore/base/clock.h"
 #include "kvstore/base/status.h"
+#include "kvstore/service/members.h"
 #include "kvstore/service/tls.h"
 #include "worker/engine/sequence_table.h"
 
@@ -21,6 +22,7 @@ struct WorkerOptions {
   std::string advertise;   // host:port for peers and clients; empty: what is listened on
   std::string ops_listen;  // HTTP; empty: none
   TlsOptions tls;
+  MemberNames members;  // who may read DebugState, under TLS; empty: any certificate
   std::string cluster_secret;
   std::vector<std::string> coordinators;  // host:port each; empty: a worker on its own
 

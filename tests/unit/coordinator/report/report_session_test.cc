@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coordinator/prefix_index/literal_prefix_index.h"
+#include "kvstore/wire/protocol.h"
 #include "tests/unit/coordinator/scripted_worker.h"
 
 namespace kvmesh {
@@ -116,6 +117,25 @@ TEST_F(ReportSessionTest, GapAsksForASnapshotAndOnlyRemovalsApplyMeanwhile) {
   EXPECT_EQ(last, "applied:5");
   EXPECT_EQ(Found(chain_), 6u);
   EXPECT_EQ(Send(worker.Digest(IndexSet::kMemory)), "applied:6");
+}
+
+TEST_F(ReportSessionTest, EventsThatWaitForASnapshotAreBoundedInBytes) {
+  ScriptedWorker worker("a");
+  worker.Stored(IndexSet::kMemory, root_, chain_);
+  EXPECT_EQ(Send(worker.Register()), "registered,resync:1");
+  const auto pieces = worker.Snapshot(1);
+  ASSERT_GT(pieces.size(), 1u);
+  EXPECT_EQ(Send(pieces[0]), "");
+  const auto large = [&worker] {
+    v1::ReportRequest request;
+    worker.NextEvent(request).mutable_stored()->set_keys(std::string(16 << 20, 'k'));
+    return request;
+  };
+  EXPECT_EQ(Send(large()), "");
+  EXPECT_EQ(Send(large()), "resync:2");  // 32 MiB and a little
+  // What was held is gone, and its bytes do not count any more.
+  EXPECT_EQ(Send(pieces[0]), "");
+  EXPECT_EQ(Send(large()), "");
 }
 
 TEST_F(ReportSessionTest, RepeatedEventsAreSkipped) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <thread>
@@ -67,7 +68,7 @@ TEST_F(AdminCallsTest, PinGoesToHoldersAndSumsWhatTheyPinned) {
   answer.join();
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(response.pinned_blocks(), 6u);
-  EXPECT_EQ(command.pin().pin_id(), "p1");
+  EXPECT_EQ(command.pin().pin_id(), ":p1");
   EXPECT_EQ(command.pin().ttl_ms(), 1000u);
   EXPECT_EQ(command.pin().root(), root_.ToString());
   EXPECT_EQ(command.pin().block_keys().size(), 16 * chain_.size());
@@ -126,6 +127,46 @@ TEST_F(AdminCallsTest, WorkerThatDoesNotAnswerTimesOut) {
   }
   pin.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+// More calls than the server has threads wait, or would, for a worker that does not answer.
+TEST_F(AdminCallsTest, WaitingCallsAreBoundedAndHoldUpNeitherHeartbeatsNorRoutes) {
+  constexpr int kCalls = 320;
+  auto holder = std::make_unique<ReportClient>(*stub_);
+  holder->GoLive(holder_);
+  v1::ClearIdentityRequest request;
+  request.mutable_identity()->set_model("m");
+  request.mutable_identity()->set_block_tokens(kBlockTokens);
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<v1::ClearIdentityResponse> responses(kCalls);
+  std::atomic<int> refused = 0, unavailable = 0, others = 0;
+  for (int i = 0; i < kCalls; ++i) {
+    contexts.push_back(TestContext());
+    stub_->async()->ClearIdentity(contexts[i].get(), &request, &responses[i], [&](const grpc::Status& status) {
+      const bool limit = status.error_message() == "calls that wait for workers: the limit of 64 calls is reached";
+      if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED && limit) {
+        ++refused;
+      } else if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+        ++unavailable;
+      } else {
+        ++others;
+      }
+    });
+  }
+  EXPECT_TRUE(Await(kTestPatience, [&] { return refused == kCalls - 64; })) << refused;
+  for (int i = 0; i < 20; ++i) {
+    Advance(absl::Milliseconds(200));
+    EXPECT_TRUE(Beat(holder_).ok());
+  }
+  EXPECT_EQ(Matched(chain_), 6u * kBlockTokens);
+  ASSERT_EQ(ListWorkers().workers_size(), 1);
+  EXPECT_EQ(ListWorkers().workers(0).state(), v1::WorkerStatus::STATE_READY);
+  v1::CoordinatorStatsResponse stats;
+  EXPECT_TRUE(Call(&v1::Coordinator::Stub::Stats, v1::CoordinatorStatsRequest(), &stats).ok());
+  EXPECT_THAT(server_->MetricsText(), HasSubstr("kvmesh_coordinator_calls_refused_total{limit=\"waiting_calls\"} 256"));
+  holder.reset();
+  EXPECT_TRUE(Await(kTestPatience, [&] { return refused + unavailable + others == kCalls; }));
+  EXPECT_EQ(unavailable, 64);
 }
 
 TEST_F(AdminCallsTest, WorkerWhoseStreamEndsMakesItUnavailable) {
@@ -194,8 +235,8 @@ TEST_F(AdminCallsTest, ClearIdentityAndUnpinGoToEveryWorker) {
   EXPECT_TRUE(Call(&v1::Coordinator::Stub::Unpin, unpin, &unpinned).ok());
   answer_a.join();
   answer_b.join();
-  EXPECT_EQ(first.unpin().pin_id(), "p1");
-  EXPECT_EQ(second.unpin().pin_id(), "p1");
+  EXPECT_EQ(first.unpin().pin_id(), ":p1");
+  EXPECT_EQ(second.unpin().pin_id(), ":p1");
 }
 
 TEST_F(AdminCallsTest, DrainStopsPlacementsAndTellsTheWorker) {
@@ -309,6 +350,10 @@ TEST(CoordinatorOptionsTest, FaultsNameTheField) {
   expect("ticket_life", [](auto& o) { o.router.ticket_life = absl::Minutes(1); });
   expect("command_timeout", [](auto& o) { o.command_timeout = absl::ZeroDuration(); });
   expect("threads", [](auto& o) { o.threads = 0; });
+  expect("max_waiting_calls", [](auto& o) { o.max_waiting_calls = 193; });
+  expect("max_queued_routes", [](auto& o) { o.max_queued_routes = 0; });
+  expect("registration_timeout", [](auto& o) { o.registration_timeout = absl::ZeroDuration(); });
+  expect("--member-cn", [](auto& o) { o.members = {"operator"}; });
   expect("max_candidates", [](auto& o) { o.placement.max_candidates = 65; });
   expect("clock", [](auto& o) { o.clock = nullptr; });
 }

@@ -1,6 +1,8 @@
 // What only a unit can see of decoding: the tenant of the certificate, and the cache of identities.
 #include "coordinator/server/decode.h"
 
+#include <gmock/gmock.h>
+#include <google/protobuf/unknown_field_set.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -10,6 +12,8 @@
 
 namespace kvmesh {
 namespace {
+
+using testing::HasSubstr;
 
 v1::CacheIdentity Identity(const std::string& tenant) {
   v1::CacheIdentity identity;
@@ -53,6 +57,36 @@ TEST(IdentityCacheTest, FaultsAreNotRemembered) {
   wrong.set_block_tokens(0);
   EXPECT_EQ(cache.Resolve(wrong, std::nullopt).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(cache.Resolve(wrong, std::nullopt).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(IdentityCacheTest, UnknownFieldsAreRefusedAndNotRemembered) {
+  IdentityCache cache("secret", 16);
+  v1::CacheIdentity later = Identity("a");
+  later.GetReflection()->MutableUnknownFields(&later)->AddVarint(99, 1);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(cache.Resolve(later, std::nullopt).status().message(), "identity: unknown field 99");
+  }
+  EXPECT_EQ(cache.size(), 0u);
+  later.GetReflection()->MutableUnknownFields(&later)->AddLengthDelimited(100)->assign(1 << 20, 'x');
+  EXPECT_THAT(std::string(cache.Resolve(later, std::nullopt).status().message()),
+              HasSubstr("bytes, the limit is 81920"));
+}
+
+TEST(IdentityCacheTest, OnlySmallIdentitiesAreRemembered) {
+  IdentityCache cache("secret", 16);
+  v1::CacheIdentity identity = Identity("a");
+  for (char name : {'a', 'b', 'c', 'd'}) {
+    identity.add_extra()->set_name(std::string(1, name));
+    identity.mutable_extra()->rbegin()->set_value(std::string(1000, 'x'));
+  }
+  const auto small = cache.Resolve(identity, std::nullopt);
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_EQ(cache.size(), 1u);
+  identity.set_adapter(std::string(100, 'x'));
+  const auto large = cache.Resolve(identity, std::nullopt);
+  ASSERT_TRUE(large.ok()) << large.status();
+  EXPECT_NE(large->root, small->root);
+  EXPECT_EQ(cache.size(), 1u);
 }
 
 TEST(DecodeTest, PrefixNeedsAFullBlock) {

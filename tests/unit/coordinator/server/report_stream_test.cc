@@ -180,5 +180,50 @@ TEST_F(ReportStreamTest, StopEndsOpenStreamsAtOnce) {
   EXPECT_FALSE(client.Finish().ok());
 }
 
+class ReportStreamLimitsTest : public CoordinatorTest {
+ protected:
+  void SetUp() override {
+    CoordinatorTest::SetUp();
+    options_.registry.max_workers = 1;  // hence 2 streams
+    options_.registration_timeout = absl::Seconds(2);
+    Start();
+  }
+  bool AwaitMetric(const std::string& line) {
+    return Await(kTestPatience, [&] { return server_->MetricsText().find("\n" + line + "\n") != std::string::npos; });
+  }
+};
+
+TEST_F(ReportStreamLimitsTest, StreamsAreBoundedAndThoseThatDoNotRegisterEnd) {
+  ReportClient first(*stub_);
+  ReportClient second(*stub_);
+  ASSERT_TRUE(AwaitMetric("kvmesh_coordinator_report_streams 2"));
+  ReportClient third(*stub_);
+  EXPECT_EQ(third.Next(), "end");
+  const absl::Status refused = third.Finish();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the limit of 2 open streams"));
+  EXPECT_TRUE(AwaitMetric("kvmesh_coordinator_calls_refused_total{limit=\"report_streams\"} 1"));
+  Advance(absl::Seconds(2));
+  for (ReportClient* client : {&first, &second}) {
+    EXPECT_EQ(client->Next(), "end");
+    EXPECT_EQ(client->Finish().code(), absl::StatusCode::kCancelled);
+  }
+  EXPECT_TRUE(AwaitMetric("kvmesh_coordinator_streams_unregistered_total 2"));
+  EXPECT_TRUE(AwaitMetric("kvmesh_coordinator_report_streams 0"));
+}
+
+TEST_F(ReportStreamLimitsTest, RegisteredStreamsStay) {
+  ScriptedWorker worker("a");
+  ReportClient client(*stub_);
+  client.GoLive(worker);
+  ReportClient silent(*stub_);
+  ASSERT_TRUE(AwaitMetric("kvmesh_coordinator_report_streams 2"));
+  Advance(absl::Seconds(2));
+  ASSERT_TRUE(Beat(worker).ok());
+  EXPECT_EQ(silent.Next(), "end");
+  ASSERT_TRUE(client.Send(worker.Stored(IndexSet::kMemory, root_, chain_)));
+  EXPECT_TRUE(client.AwaitApplied(1));
+}
+
 }  // namespace
 }  // namespace kvmesh

@@ -205,6 +205,42 @@ TEST_F(RouteServiceTest, BatchGivesEachItsOwnResult) {
   EXPECT_EQ(Call(&v1::Coordinator::Stub::RouteBatch, batch, &response).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(RouteServiceTest, LookupAnswersLikeARouteAndCountsAsNone) {
+  ScriptedWorker holder("holder", 1);
+  holder.Stored(IndexSet::kMemory, identity_root_, std::span(keys_).first(7));
+  ScriptedWorker cold("cold", 2);
+  ReportClient holder_client(*stub_);
+  ReportClient cold_client(*stub_);
+  holder_client.GoLive(holder);
+  cold_client.GoLive(cold);
+  const auto stats = [&] {
+    v1::CoordinatorStatsResponse response;
+    EXPECT_TRUE(Call(&v1::Coordinator::Stub::Stats, v1::CoordinatorStatsRequest(), &response).ok());
+    return response.SerializeAsString();
+  };
+  const std::string before = stats();
+  v1::RouteRequest request = ByTokens();
+  request.set_worker_id("cold");
+  request.set_lookup_only(true);
+  v1::RouteResponse looked;
+  ASSERT_TRUE(Route(request, &looked).ok());
+  EXPECT_EQ(stats(), before);
+  EXPECT_THAT(server_->MetricsText(), HasSubstr("kvmesh_coordinator_routes_total{outcome=\"lookup\"} 1"));
+  EXPECT_EQ(looked.placement_id(), "");
+  EXPECT_EQ(looked.matched_tokens(), 7u * kBlockTokens);
+  ASSERT_EQ(looked.sources_size(), 1);
+  EXPECT_EQ(looked.sources(0).ticket(), "");
+  request.set_lookup_only(false);
+  v1::RouteResponse routed;
+  ASSERT_TRUE(Route(request, &routed).ok());
+  EXPECT_NE(stats(), before);
+  EXPECT_EQ(routed.placement_id().size(), 16u);
+  EXPECT_NE(routed.sources(0).ticket(), "");
+  routed.clear_placement_id();
+  routed.mutable_sources(0)->clear_ticket();
+  EXPECT_EQ(looked.SerializeAsString(), routed.SerializeAsString());
+}
+
 TEST_F(RouteServiceTest, CompletionCountsActualAgainstPredicted) {
   ScriptedWorker worker("a");
   worker.Stored(IndexSet::kDevice, identity_root_, std::span(keys_).first(4));

@@ -31,6 +31,17 @@ TEST(MetricsTest, WritesEveryTypeWithLabels) {
   EXPECT_THAT(text, HasSubstr("kvmesh_fetch_seconds_bucket{le=\"0.0025\"} 1\n"));
 }
 
+TEST(MetricsTest, CountersRiseToACountAndNeverFall) {
+  Metrics metrics;
+  prometheus::Counter& counter = metrics.Counter("kvmesh_a_total", "A");
+  RaiseTo(counter, 5);
+  EXPECT_EQ(counter.Value(), 5);
+  RaiseTo(counter, 3);
+  EXPECT_EQ(counter.Value(), 5);
+  RaiseTo(counter, 9);
+  EXPECT_EQ(counter.Value(), 9);
+}
+
 TEST(MetricsTest, SameNameAndLabelsAreTheSameObject) {
   Metrics metrics;
   auto& first = metrics.Counter("kvmesh_a_total", "A", {{"x", "1"}});

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/message.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "kvstore/block/key_chain.h"
 #include "tests/support/block_content.h"
 
@@ -62,6 +64,45 @@ TEST(WireTest, AFaultyIdentityIsNamedByField) {
   EXPECT_THAT(fault([](auto& proto) { proto.mutable_extra(0)->set_name("UPPER"); }), StartsWith("identity.extra"));
   EXPECT_THAT(fault([](auto& proto) { proto.mutable_extra(0)->set_name(proto.extra(1).name()); }),
               HasSubstr("a name stands twice"));
+}
+
+// A later version may tell identities apart by a field that this one does not know.
+TEST(WireTest, AnIdentityWithAnUnknownFieldIsRefusedAtAnyDepth) {
+  const auto fault = [](const std::function<void(v1::CacheIdentity&)>& change) {
+    v1::CacheIdentity proto;
+    IdentityToProto(FullIdentity(), proto);
+    change(proto);
+    v1::CacheIdentity parsed;
+    EXPECT_TRUE(parsed.ParseFromString(proto.SerializeAsString()));
+    return IdentityFromProto(parsed).status().ToString();
+  };
+  const auto add = [](google::protobuf::Message& message, int number) {
+    message.GetReflection()->MutableUnknownFields(&message)->AddVarint(number, 0);
+  };
+  EXPECT_THAT(fault([&](auto& proto) { add(proto, 12); }), HasSubstr("INVALID_ARGUMENT: identity: unknown field 12"));
+  EXPECT_THAT(fault([&](auto& proto) { add(*proto.mutable_rope(), 5); }),
+              HasSubstr("INVALID_ARGUMENT: identity.rope: unknown field 5"));
+  EXPECT_THAT(fault([&](auto& proto) { add(*proto.mutable_extra(1), 3); }),
+              HasSubstr("INVALID_ARGUMENT: identity.extra: unknown field 3"));
+}
+
+TEST(WireTest, TheLargestIdentityFitsAndALargerMessageIsRefused) {
+  const std::string longest(1024, 'x');
+  CacheIdentity identity = FullIdentity();
+  for (std::string* text :
+       {&identity.tenant, &identity.cache_salt, &identity.model, &identity.model_revision, &identity.adapter,
+        &identity.adapter_revision, &identity.numerics, &identity.rope->scaling}) {
+    *text = longest;
+  }
+  identity.extra.clear();
+  for (int i = 10; i < 74; ++i) identity.extra[absl::StrCat(i)] = std::string(1021, 'x');
+  v1::CacheIdentity proto;
+  IdentityToProto(identity, proto);
+  const absl::StatusOr<CacheIdentity> back = IdentityFromProto(proto);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, identity);
+  proto.mutable_extra(0)->mutable_value()->append(10'000, 'x');
+  EXPECT_THAT(IdentityFromProto(proto).status().ToString(), HasSubstr("bytes, the limit is 81920"));
 }
 
 TEST(WireTest, KeysAreAViewOfTheirBytes) {
