@@ -16,6 +16,7 @@ using RunCommand = std::function<absl::StatusOr<int>()>;
 void AddKeyCommand(CLI::App& app, RunCommand& run);
 void AddLookupCommand(CLI::App& app, RunCommand& run);
 void AddGenerateCommand(CLI::App& app, RunCommand& run);
+void AddPlanCommand(CLI::App& app, RunCommand& run);
 void AddReplayCommand(CLI::App& app, RunCommand& run);
 void AddStatsCommand(CLI::App& app, RunCommand& run);
 void AddUpCommand(CLI::App& app, RunCommand& run);

@@ -15,6 +15,7 @@ int Main(int argc, char** argv) {
   AddKeyCommand(app, run);
   AddLookupCommand(app, run);
   AddGenerateCommand(app, run);
+  AddPlanCommand(app, run);
   AddReplayCommand(app, run);
   AddStatsCommand(app, run);
   AddUpCommand(app, run);
