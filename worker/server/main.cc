@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/kv_format.h"
 #include "kvstore/block/secrets.h"
 #include "kvstore/service/flags.h"
 #include "kvstore/service/log.h"
@@ -44,7 +45,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--cluster-secret-file", flags.secret_file, "Raw bytes shared by all servers");
   app.add_option("--model", o.model_dir, "Folder of a LlamaForCausalLM model to run");
   app.add_option("--threads", o.threads, "Threads of the model");
-  app.add_option("--kv-format", flags.format, "fp32 or bf16")->check(CLI::IsMember({"fp32", "bf16"}));
+  app.add_option("--kv-format", flags.format, "fp32, fp16 or bf16");
   app.add_option("--block-tokens", o.block_tokens, "Tokens of a block");
   app.add_option("--layers", flags.layers, "Without --model: layers of the engine's cache");
   app.add_option("--kv-heads", flags.kv_heads, "Without --model: K/V heads");
@@ -80,7 +81,9 @@ absl::Status Complete(Flags& flags) {
       return absl::Status(secret.status().code(), absl::StrCat("--cluster-secret-file: ", secret.status().message()));
     o.cluster_secret = *std::move(secret);
   }
-  o.format = flags.format == "bf16" ? KvFormat::kBf16 : KvFormat::kF32;
+  const std::optional<KvFormat> format = ParseKvFormat(flags.format);
+  if (!format) return absl::InvalidArgumentError(absl::StrCat("--kv-format: \"", flags.format, "\" is no format"));
+  o.format = *format;
   if (o.model_dir.empty() && flags.layers > 0 && flags.kv_heads > 0 && flags.head_dim > 0) {
     o.layout = CanonicalLayout(o.format, flags.layers, flags.kv_heads, o.block_tokens, flags.head_dim);
   }

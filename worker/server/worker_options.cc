@@ -1,6 +1,7 @@
 #include "worker/server/worker_options.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/kv_format.h"
 #include "kvstore/block/ticket.h"
 
 namespace kvmesh {
@@ -22,6 +23,10 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& options) {
   }
   if (options.block_tokens < 1 || options.block_tokens > kMaxBlockTokens) {
     return wrong(absl::StrCat("--block-tokens: ", options.block_tokens, ", must be 1 to ", kMaxBlockTokens));
+  }
+  if (KvFormatBits(options.format) < 16) {
+    return wrong(
+        absl::StrCat("--kv-format: ", std::string(KvFormatName(options.format)), ", must be fp32, fp16 or bf16"));
   }
   if (options.model_dir.empty() && options.layout.block_bytes <= 0) {
     return wrong("--model: give a model, or --layers, --kv-heads and --head-dim");

@@ -25,7 +25,10 @@ TEST(WorkerOptionsTest, GoodOptionsPass) {
   WorkerOptions model = GoodOptions();
   model.layout = {};
   model.model_dir = "model";
-  EXPECT_TRUE(ValidateWorkerOptions(model).ok());
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kF16, KvFormat::kBf16}) {
+    model.format = format;
+    EXPECT_TRUE(ValidateWorkerOptions(model).ok());
+  }
 }
 
 TEST(WorkerOptionsTest, EachFaultNamesItsOption) {
@@ -41,6 +44,8 @@ TEST(WorkerOptionsTest, EachFaultNamesItsOption) {
   EXPECT_THAT(fault([](auto& o) { o.worker_id.assign(129, 'w'); }), StartsWith("--id"));
   EXPECT_THAT(fault([](auto& o) { o.block_tokens = 0; }), StartsWith("--block-tokens"));
   EXPECT_THAT(fault([](auto& o) { o.block_tokens = 4097; }), StartsWith("--block-tokens"));
+  EXPECT_THAT(fault([](auto& o) { o.format = KvFormat::kInt8; }), StartsWith("--kv-format: int8"));
+  EXPECT_THAT(fault([](auto& o) { o.format = KvFormat::kUnspecified; }), StartsWith("--kv-format"));
   EXPECT_THAT(fault([](auto& o) { o.layout = {}; }), StartsWith("--model"));
   const auto layout = [&](int32_t layers, int32_t kv_heads, int32_t head_dim) {
     return fault([=](auto& o) { o.layout = CanonicalLayout(KvFormat::kF32, layers, kv_heads, 16, head_dim); });
