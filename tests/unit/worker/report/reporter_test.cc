@@ -193,7 +193,9 @@ TEST_F(ReporterTest, ALogThatOverflowedLeadsToASnapshot) {
   coordinator_.Restart(/*with_memory=*/true);
   ASSERT_TRUE(coordinator_.Await([](const auto& s) { return s.pieces == 2; }));
   ExpectInStep();
-  EXPECT_EQ(reporter_->counters().fell_behind, 1u);
+  // Twice when the old stream had not ended yet as the log overflowed.
+  EXPECT_GE(reporter_->counters().fell_behind, 1u);
+  EXPECT_LE(reporter_->counters().fell_behind, 2u);
   EXPECT_EQ(reporter_->counters().resyncs_asked, 1u) << "the first registration's only";
 }
 
