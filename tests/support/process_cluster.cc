@@ -23,7 +23,19 @@ constexpr char kBin[] = KVMESH_BIN_DIR;
 constexpr char kModel[] = KVMESH_MODEL_DIR;
 constexpr absl::Duration kCallTime = absl::Seconds(5);
 
+// Calls that still run hold up an end by the programs' --drain-ms at most.
+constexpr absl::Duration kEndTime = absl::Seconds(30);
+
 std::string Host(int port) { return absl::StrCat("127.0.0.1:", port); }
+
+// Fails for a process that ended otherwise than on request: with another exit code than 0, or by a signal that no test
+// sends to end one.
+testing::AssertionResult EndedWell(const std::string& name, ChildProcess* process) {
+  if (process == nullptr || process->Running()) return testing::AssertionSuccess();
+  const int code = process->AwaitExit(absl::ZeroDuration()).value_or(0);
+  if (code == 0 || code == -SIGKILL) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << name << " ended with " << code << "\n" << process->LogTail();
+}
 
 }  // namespace
 
@@ -54,9 +66,25 @@ ProcessCluster::ProcessCluster(ClusterConfig config) : config_(std::move(config)
 }
 
 ProcessCluster::~ProcessCluster() {
+  if (!testing::Test::HasFailure()) EndGently();
   if (testing::Test::HasFailure()) std::cerr << Logs();
   for (Worker& worker : workers_) worker.process.reset();
   coordinator_.reset();
+}
+
+void ProcessCluster::EndGently() {
+  for (Worker& worker : workers_) {
+    if (worker.process != nullptr) worker.process->Signal(SIGTERM);
+  }
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].process == nullptr) continue;
+    EXPECT_TRUE(workers_[i].process->AwaitExit(kEndTime)) << worker_id(i) << " runs on after SIGTERM";
+    EXPECT_TRUE(EndedWell(worker_id(i), workers_[i].process.get()));
+  }
+  if (coordinator_ == nullptr) return;
+  coordinator_->Signal(SIGTERM);
+  EXPECT_TRUE(coordinator_->AwaitExit(kEndTime)) << "the coordinator runs on after SIGTERM";
+  EXPECT_TRUE(EndedWell("the coordinator", coordinator_.get()));
 }
 
 std::string ProcessCluster::worker_id(size_t i) const { return absl::StrCat("worker-", i); }
@@ -72,6 +100,7 @@ void ProcessCluster::AddTls(std::vector<std::string>& argv) const {
 }
 
 testing::AssertionResult ProcessCluster::StartCoordinator() {
+  if (auto ended = EndedWell("the coordinator", coordinator_.get()); !ended) return ended;
   std::vector<std::string> argv = {absl::StrCat(kBin, "/kvmesh-coordinator"),
                                    "--listen",
                                    coordinator_address_,
@@ -93,6 +122,7 @@ testing::AssertionResult ProcessCluster::StartCoordinator() {
 
 testing::AssertionResult ProcessCluster::StartWorker(size_t i) {
   Worker& worker = workers_[i];
+  if (auto ended = EndedWell(worker_id(i), worker.process.get()); !ended) return ended;
   const WorkerConfig& config = worker.config;
   std::vector<std::string> argv = {absl::StrCat(kBin, "/kvmesh-worker"),
                                    "--id",
@@ -175,7 +205,7 @@ testing::AssertionResult ProcessCluster::AwaitAllReady(absl::Duration patience) 
 
 testing::AssertionResult ProcessCluster::RestartGently(size_t i) {
   worker(i).Signal(SIGTERM);
-  const std::optional<int> code = worker(i).AwaitExit(absl::Seconds(20));
+  const std::optional<int> code = worker(i).AwaitExit(kEndTime);
   if (code != 0) {
     return testing::AssertionFailure() << worker_id(i) << " ended with " << (code ? absl::StrCat(*code) : "nothing")
                                        << "\n"

@@ -42,7 +42,9 @@ struct ClusterConfig {
   TlsOptions client_tls{.insecure = true};
 };
 
-// Used by one thread, but for client(), Stub() and address(). Ends all processes and removes all files.
+// Used by one thread, but for client(), Stub() and address(). The destructor ends all processes and removes all files;
+// a test that passed so far fails there when one does not end on SIGTERM with exit code 0, as one that leaked or
+// crashed.
 class ProcessCluster {
  public:
   explicit ProcessCluster(ClusterConfig config);
@@ -67,7 +69,7 @@ class ProcessCluster {
   // Directly to the worker, past its proxy.
   std::unique_ptr<v1::Worker::Stub> Stub(size_t i) { return client_->WorkerAt(address(i)); }
 
-  // Starts it (again) on its port. AwaitReady waits for it.
+  // Starts it (again) on its port. AwaitReady waits for it. Fails when it had ended by itself, in a crash.
   testing::AssertionResult StartWorker(size_t i);
   testing::AssertionResult StartCoordinator();
   // Registered with its present incarnation, snapshot applied.
@@ -99,6 +101,7 @@ class ProcessCluster {
   };
 
   void AddTls(std::vector<std::string>& argv) const;
+  void EndGently();
   std::string DirtyBooks(size_t i);
   std::string IndexDifference(size_t i, const v1::ListWorkersResponse& listed);
 
