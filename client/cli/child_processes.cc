@@ -31,6 +31,12 @@ constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
   _exit(127);
 }
 
+// `status` as waitpid gave it.
+std::string HowItEnded(const std::string& program, int status) {
+  return absl::StrCat(program, WIFEXITED(status) ? " exited with " : " ended by signal ",
+                      WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+}
+
 }  // namespace
 
 absl::Status ChildProcesses::Start(const std::string& program, const std::vector<std::string>& arguments) {
@@ -52,15 +58,15 @@ bool ChildProcesses::AnyEnded(std::string& what) {
   for (auto it = children_.begin(); it != children_.end(); ++it) {
     int status = 0;
     if (waitpid(it->pid, &status, WNOHANG) != it->pid) continue;
-    what = absl::StrCat(it->program, WIFEXITED(status) ? " exited with " : " ended by signal ",
-                        WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    what = HowItEnded(it->program, status);
     children_.erase(it);
     return true;
   }
   return false;
 }
 
-void ChildProcesses::Stop(absl::Duration grace) {
+absl::Status ChildProcesses::Stop(absl::Duration grace) {
+  absl::Status ended;
   for (auto it = children_.rbegin(); it != children_.rend(); ++it) kill(it->pid, SIGTERM);
   const absl::Time deadline = absl::Now() + grace;
   while (!children_.empty()) {
@@ -74,8 +80,10 @@ void ChildProcesses::Stop(absl::Duration grace) {
       kill(child.pid, SIGKILL);
       waitpid(child.pid, &status, 0);
     }
+    if (status != 0) ended.Update(absl::InternalError(HowItEnded(child.program, status)));
     children_.pop_back();
   }
+  return ended;
 }
 
 absl::StatusOr<int> FreePort() {

@@ -15,11 +15,14 @@ namespace kvmesh {
 // Not thread safe.
 class ChildProcesses {
  public:
+  // Longer than the programs' own --drain-ms.
+  static constexpr absl::Duration kDefaultGrace = absl::Seconds(15);
+
   ChildProcesses() = default;
   ChildProcesses(const ChildProcesses&) = delete;
   ChildProcesses& operator=(const ChildProcesses&) = delete;
   // Ends what still runs.
-  ~ChildProcesses() { Stop(absl::Seconds(10)); }
+  ~ChildProcesses() { Stop(kDefaultGrace).IgnoreError(); }
 
   // Starts `program` from this executable's folder. The child gets SIGTERM if this process dies. NOT_FOUND, INTERNAL.
   absl::Status Start(const std::string& program, const std::vector<std::string>& arguments);
@@ -27,8 +30,9 @@ class ChildProcesses {
   // True when one ended by itself; `what` says which and how.
   bool AnyEnded(std::string& what);
 
-  // SIGTERM to all in reverse order, SIGKILL to those that have not ended after `grace`.
-  void Stop(absl::Duration grace);
+  // SIGTERM to all in reverse order, SIGKILL to those that have not ended after `grace`. INTERNAL names the first that
+  // did not exit with 0.
+  absl::Status Stop(absl::Duration grace = kDefaultGrace);
 
  private:
   struct Child {

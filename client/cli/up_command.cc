@@ -88,6 +88,7 @@ absl::StatusOr<int> Run(const UpFlags& flags) {
               coordinator.c_str());
   std::fflush(stdout);
   KVMESH_RETURN_IF_ERROR(WaitForEnd(children));
+  KVMESH_RETURN_IF_ERROR(children.Stop());
   return 0;
 }
 

@@ -10,14 +10,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 
 SKIPPED = "skipped: the Python example, for lack of python3-grpcio, python3-protobuf or grpc_python_plugin"
 
 
-def start_cluster(bin_folder):
-    """The process of `kvmesh up`, and its coordinator's address."""
+def start_cluster(bin_folder, log):
+    """The process of `kvmesh up`, which writes its errors to `log`, and its coordinator's address."""
     up = subprocess.Popen([os.path.join(bin_folder, "kvmesh"), "up", "--workers", "2"], stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, text=True)
+                          stderr=log, text=True)
     line = up.stdout.readline()  # ends with the process, should that end first
     words = line.split()
     if "--coordinator" not in words:
@@ -36,9 +37,9 @@ def python_with_grpc():
     return None
 
 
-def main():
-    source, bin_folder = sys.argv[1:]
-    up, coordinator = start_cluster(bin_folder)
+def check(source, bin_folder, log):
+    """Raises what is wrong."""
+    up, coordinator = start_cluster(bin_folder, log)
     with open(f"/proc/{up.pid}/task/{up.pid}/children") as file:
         children = file.read().split()
     try:
@@ -57,6 +58,17 @@ def main():
     left = [pid for pid in children if os.path.exists(f"/proc/{pid}")]
     if len(children) != 3 or left:
         raise RuntimeError(f"started {children}, still there after Ctrl-C: {left}")
+
+
+def main():
+    source, bin_folder = sys.argv[1:]
+    with tempfile.TemporaryFile("w+") as log:
+        try:
+            check(source, bin_folder, log)
+        except BaseException:
+            log.seek(0)
+            sys.stderr.write(log.read())
+            raise
     return 0
 
 
