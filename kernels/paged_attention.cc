@@ -36,6 +36,8 @@ void PagedAttention(std::span<const float> query, std::span<const AttentionSeque
   Require(layer >= 0 && layer < layout.layers, "PagedAttention: layer out of range");
   Require(params.q_heads > 0 && params.q_heads % layout.kv_heads == 0,
           "PagedAttention: q_heads is not a multiple of kv_heads");
+  Require(params.sinks.empty() || params.sinks.size() == static_cast<size_t>(params.q_heads),
+          "PagedAttention: sinks are not [q_heads]");
   size_t rows = 0;
   for (const AttentionSequence& sequence : sequences) {
     Require(sequence.queries >= 0, "PagedAttention: negative number of queries");

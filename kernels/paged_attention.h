@@ -23,11 +23,15 @@ struct AttentionParams {
   float scale = 0;      // multiplies q.k, usually 1/sqrt(head_dim)
   int64_t window = 0;   // keys visible to a query, its own position included; 0: all
   float soft_cap = 0;   // s -> cap * tanh(s / cap); 0: none
+  // Empty, or [q_heads]: a learned logit of each head that joins the denominator of its softmax, without a value and as
+  // it is: neither scaled nor capped. Source: gpt-oss, arXiv:2508.10925.
+  std::span<const float> sinks;
 };
 
 // query: fp32 [sum of queries, q_heads, head_dim], sequences one after the other. out: same shape, fp32.
-// lse: empty, or [sum of queries, q_heads]: natural log of the sum of exp of the scaled scores.
-// A query without visible keys gives out 0 and lse -inf. fp32 accumulation.
+// lse: empty, or [sum of queries, q_heads]: natural log of the sum of exp of the scaled scores, the sink's included: of
+// states of one query that are to be merged, exactly one is computed with sinks.
+// A query without visible keys gives out 0 and lse -inf, or the sink where there is one. fp32 accumulation.
 // Row-invariant: a query's result depends on its position and its keys only, never on the chunking, the batch or the
 // thread that computes it; the split of the keys depends on the position only.
 // REQUIRES: sizes agree, block tables cover every visible position, head_dim <= 256. Thread safe.

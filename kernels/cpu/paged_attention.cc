@@ -27,6 +27,8 @@
 #define KVMESH_KERNELS_CPU_PAGED_ATTENTION_CC_ONCE_
 namespace kvmesh::cpu {
 
+inline constexpr float kLog2E = 1.44269504088896341f;
+
 // The arguments of one call, with what follows from them.
 struct AttentionCall {
   const float* query;
@@ -51,10 +53,11 @@ struct RowBlock {
   int32_t kv_head;
 
   int64_t Position(int r, int group) const { return sequence.first_position + (first + r) / group; }
+  int32_t Head(int r, int group) const { return kv_head * group + static_cast<int32_t>((first + r) % group); }
   // Index in [sum of queries, q_heads] of row r.
   int64_t Index(int r, const AttentionCall& call) const {
     const int64_t row = first + r;
-    return (first_query + row / call.group) * call.params.q_heads + int64_t{kv_head} * call.group + row % call.group;
+    return (first_query + row / call.group) * call.params.q_heads + Head(r, call.group);
   }
 };
 
@@ -139,6 +142,12 @@ void BeginRows(const AttentionCall& call, const RowBlock& block, AttentionScratc
   }
   std::fill_n(s.acc, block.count * call.dim, 0.0f);
   std::fill_n(s.sums, block.count * kPartials, 0.0f);
+  if (call.params.sinks.empty()) return;
+  // A sink is a first key without a value.
+  for (int r = 0; r < block.count; ++r) {
+    s.highest[r] = call.params.sinks[block.Head(r, call.group)] * kLog2E;
+    if (s.highest[r] != -std::numeric_limits<float>::infinity()) s.sums[r * kPartials] = 1.0f;
+  }
 }
 
 void EndRows(const AttentionCall& call, const RowBlock& block, const AttentionScratch& s) {
@@ -214,7 +223,6 @@ HWY_EXPORT(Attend);
 
 void PagedAttention(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,
                     const AttentionParams& params, const KvPoolView& pool, std::span<float> out, std::span<float> lse) {
-  constexpr float kLog2E = 1.44269504088896341f;
   thread_local std::unique_ptr<AttentionScratch> scratch = std::make_unique<AttentionScratch>();
   const int head_dim = pool.layout.head_dim;
   const bool capped = params.soft_cap > 0;

@@ -36,11 +36,12 @@ std::vector<float> Gather(const AttentionSequence& sequence, Positions positions
   return out;
 }
 
-// One query of one head against `count` keys. Returns the natural log-sum-exp.
+// One query of one head, whose sink is -infinity where it has none, against `count` keys. Returns the natural
+// log-sum-exp.
 double AttendRow(const float* query, const float* keys, const float* values, int64_t count, int64_t head_dim,
-                 const AttentionParams& params, float* out) {
+                 const AttentionParams& params, double sink, float* out) {
   std::vector<double> scores;
-  double highest = -std::numeric_limits<double>::infinity();
+  double highest = sink;
   for (int64_t t = 0; t < count; ++t) {
     double score = 0;
     for (int64_t d = 0; d < head_dim; ++d) score += double{query[d]} * keys[t * head_dim + d];
@@ -49,7 +50,8 @@ double AttendRow(const float* query, const float* keys, const float* values, int
     scores.push_back(score);
     highest = std::max(highest, score);
   }
-  double sum = 0;
+  const bool empty = highest == -std::numeric_limits<double>::infinity();
+  double sum = empty ? 0 : std::exp(sink - highest);
   std::vector<double> acc(head_dim, 0.0);
   for (int64_t t = 0; t < count; ++t) {
     const double weight = std::exp(scores[t] - highest);
@@ -57,7 +59,7 @@ double AttendRow(const float* query, const float* keys, const float* values, int
     for (int64_t d = 0; d < head_dim; ++d) acc[d] += weight * values[t * head_dim + d];
   }
   for (int64_t d = 0; d < head_dim; ++d) out[d] = count > 0 ? static_cast<float>(acc[d] / sum) : 0.0f;
-  return count > 0 ? highest + std::log(sum) : -std::numeric_limits<double>::infinity();
+  return empty ? highest : highest + std::log(sum);
 }
 
 }  // namespace
@@ -78,8 +80,10 @@ void PagedAttention(std::span<const float> query, std::span<const AttentionSeque
         const int64_t from = (seen.first - all.first) * head_dim;
         for (int32_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
           const int64_t row = (first_query + i) * params.q_heads + head;
+          const double sink =
+              params.sinks.empty() ? -std::numeric_limits<double>::infinity() : double{params.sinks[head]};
           const double row_lse = AttendRow(&query[row * head_dim], keys.data() + from, values.data() + from,
-                                           seen.last - seen.first, head_dim, params, &out[row * head_dim]);
+                                           seen.last - seen.first, head_dim, params, sink, &out[row * head_dim]);
           if (!lse.empty()) lse[row] = static_cast<float>(row_lse);
         }
       }

@@ -75,10 +75,9 @@ class BareModel {
   void Pass(std::span<const uint32_t> tokens, size_t at, const std::vector<int64_t>& slots, bool want_logits) {
     const ForwardSequence part = {.tokens = tokens,
                                   .first_position = static_cast<int64_t>(at),
-                                  .slot_mapping = slots,
-                                  .block_table = block_table_,
+                                  .groups = {{slots, block_table_}},
                                   .logits = want_logits ? LogitsWanted::kLast : LogitsWanted::kNone};
-    Must(model_->Forward({&part, 1}, pool_->view()));
+    Must(model_->Forward({&part, 1}, {&pool_->view(), 1}));
   }
 
   const std::unique_ptr<LlamaModel> model_;

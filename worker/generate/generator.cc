@@ -135,10 +135,9 @@ absl::StatusOr<std::vector<float>> Generator::Step(Sequence& sequence, uint64_t 
   const std::vector<uint32_t> table = sequence.block_table();
   const ForwardSequence part{.tokens = std::span(sequence.tokens()).subspan(from, count),
                              .first_position = static_cast<int64_t>(from),
-                             .slot_mapping = *slots,
-                             .block_table = table,
+                             .groups = {{*slots, table}},
                              .logits = want_logits ? LogitsWanted::kLast : LogitsWanted::kNone};
-  absl::StatusOr<Logits> logits = model_.Forward({&part, 1}, store_.device().view());
+  absl::StatusOr<Logits> logits = model_.Forward({&part, 1}, {&store_.device().view(), 1});
   if (!logits.ok()) return logits.status();
   sequence.MarkWritten(from + count);
   return std::move(logits->values);

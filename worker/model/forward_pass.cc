@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 
+#include "kernels/merge_states.h"
 #include "kernels/paged_attention.h"
 #include "kernels/reshape_and_cache.h"
 
@@ -39,17 +40,29 @@ class Scratch {
 
 }  // namespace
 
-ForwardPass::ForwardPass(const ForwardModel& model, std::span<const ForwardSequence> batch, const KvPoolView& pool,
-                         ParallelRunner& runner)
-    : model_(model), batch_(batch), pool_(pool), runner_(runner) {
+ForwardPass::ForwardPass(const ForwardModel& model, std::span<const ForwardSequence> batch,
+                         std::span<const KvPoolView> pools, ParallelRunner& runner)
+    : model_(model),
+      batch_(batch),
+      pools_(pools),
+      runner_(runner),
+      places_(static_cast<size_t>(model.config.layers)),
+      streams_(std::any_of(batch.begin(), batch.end(),
+                           [](const ForwardSequence& sequence) { return sequence.policy.window != 0; })) {
+  for (size_t group = 0; group < model.config.groups.size(); ++group) {
+    int32_t within = 0;
+    for (const int32_t layer : model.config.groups[group].layers) {
+      places_[static_cast<size_t>(layer)] = {group, within++};
+    }
+  }
   for (size_t s = 0; s < batch.size(); ++s) {
     for (size_t i = 0; i < batch[s].tokens.size(); ++i) {
-      rows_.push_back(
-          {static_cast<int32_t>(s), batch[s].first_position + static_cast<int64_t>(i), batch[s].slot_mapping[i]});
+      rows_.push_back({static_cast<int32_t>(s), batch[s].first_position + static_cast<int64_t>(i)});
     }
   }
   residual_.resize(rows_.size() * static_cast<size_t>(model.config.hidden_size));
   query_.resize(rows_.size() * static_cast<size_t>(model.config.query_width()));
+  if (streams_) sink_query_.resize(query_.size());
 }
 
 Logits ForwardPass::Run() {
@@ -105,33 +118,89 @@ void ForwardPass::Project(int32_t layer, RowBlock block) {
   kernels.multiply(weights.key, normed.data(), rows, key.data(), false);
   kernels.multiply(weights.value, normed.data(), rows, value.data(), false);
 
-  std::vector<int64_t> positions, slots;
+  const LayerPlace place = places_[static_cast<size_t>(layer)];
+  std::vector<int64_t> positions, sink_positions, slots;
   for (int64_t r = block.begin; r < block.end; ++r) {
-    positions.push_back(rows_[r].position);
-    slots.push_back(rows_[r].slot);
+    const Row& row = rows_[static_cast<size_t>(r)];
+    const ForwardSequence& sequence = batch_[static_cast<size_t>(row.sequence)];
+    positions.push_back(row.position);
+    sink_positions.push_back(std::min(row.position, sequence.policy.sinks + sequence.policy.window - 1));
+    slots.push_back(
+        sequence.groups[place.group].slot_mapping[static_cast<size_t>(row.position - sequence.first_position)]);
   }
   const std::span<float> query(Query(block.begin), static_cast<size_t>(rows * config.query_width()));
+  if (streams_) {
+    const std::span<float> sink_query(SinkQuery(block.begin), query.size());
+    std::copy(query.begin(), query.end(), sink_query.begin());
+    for (int64_t& position : sink_positions) position = std::max<int64_t>(position, 0);
+    model_.rope.Apply(sink_query, sink_positions, config.heads, config.head_dim);
+  }
   model_.rope.Apply(query, positions, config.heads, config.head_dim);
   model_.rope.Apply(key.span(), positions, config.kv_heads, config.head_dim);
-  ReshapeAndCache(key.span(), value.span(), slots, layer, pool_);
+  ReshapeAndCache(key.span(), value.span(), slots, place.layer, pools_[place.group]);
 }
 
-void ForwardPass::Attend(int32_t layer, RowBlock block, std::span<float> out) {
+AttentionParams ForwardPass::ParamsOf(int32_t layer) const {
   const LlamaConfig& config = model_.config;
-  std::vector<AttentionSequence> pieces;
-  for (int64_t r = block.begin; r < block.end; ++r) {
-    const Row& row = rows_[r];
-    const bool continues = r > block.begin && row.sequence == rows_[r - 1].sequence;
-    if (continues && row.position == rows_[r - 1].position + 1) {
-      ++pieces.back().queries;
-    } else {
-      pieces.push_back({batch_[static_cast<size_t>(row.sequence)].block_table, row.position, 1});
-    }
-  }
   AttentionParams params;
   params.q_heads = config.heads;
   params.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim)));
-  PagedAttention({Query(block.begin), out.size()}, pieces, layer, params, pool_, out);
+  params.window = config.groups[places_[static_cast<size_t>(layer)].group].window;
+  params.sinks = model_.weights.layers[static_cast<size_t>(layer)].sinks;
+  return params;
+}
+
+void ForwardPass::Attend(int32_t layer, RowBlock block, std::span<float> out) {
+  const int64_t query_width = model_.config.query_width();
+  const LayerPlace place = places_[static_cast<size_t>(layer)];
+  for (int64_t begin = block.begin, end; begin < block.end; begin = end) {
+    const StreamingPolicy policy = PolicyOf(begin);
+    std::vector<AttentionSequence> pieces;
+    // A call has one window.
+    for (end = begin; end < block.end && PolicyOf(end) == policy; ++end) {
+      const Row& row = rows_[static_cast<size_t>(end)];
+      const bool continues = end > begin && row.sequence == rows_[static_cast<size_t>(end - 1)].sequence;
+      if (continues && row.position == rows_[static_cast<size_t>(end - 1)].position + 1) {
+        ++pieces.back().queries;
+      } else {
+        const ForwardSequence& sequence = batch_[static_cast<size_t>(row.sequence)];
+        pieces.push_back({sequence.groups[place.group].block_table, row.position, 1});
+      }
+    }
+    AttentionParams params = ParamsOf(layer);
+    const auto size = static_cast<size_t>((end - begin) * query_width);
+    const std::span<float> part = out.subspan(static_cast<size_t>((begin - block.begin) * query_width), size);
+    if (policy.window == 0) {
+      PagedAttention({Query(begin), size}, pieces, place.layer, params, pools_[place.group], part);
+      continue;
+    }
+    params.window = policy.window;
+    std::vector<float> lse(static_cast<size_t>((end - begin) * params.q_heads));
+    PagedAttention({Query(begin), size}, pieces, place.layer, params, pools_[place.group], part, lse);
+    AttendToSinks(layer, {begin, end}, part, lse);
+  }
+}
+
+void ForwardPass::AttendToSinks(int32_t layer, RowBlock block, std::span<float> out, std::span<float> lse) {
+  const LayerPlace place = places_[static_cast<size_t>(layer)];
+  AttentionParams params = ParamsOf(layer);
+  params.sinks = {};  // in the window's state already
+  const auto width = static_cast<size_t>(model_.config.query_width()), heads = static_cast<size_t>(params.q_heads);
+  Scratch sink_out(model_.config.query_width()), sink_lse(params.q_heads);
+  for (int64_t r = block.begin; r < block.end; ++r) {
+    const Row& row = rows_[static_cast<size_t>(r)];
+    const StreamingPolicy& policy = PolicyOf(r);
+    const int64_t outside = std::min(policy.sinks, row.position - policy.window + 1);
+    if (outside <= 0) continue;
+    const ForwardSequence& sequence = batch_[static_cast<size_t>(row.sequence)];
+    const AttentionSequence piece = {sequence.groups[place.group].block_table, outside - 1, 1};
+    PagedAttention({SinkQuery(r), width}, {&piece, 1}, place.layer, params, pools_[place.group], sink_out.span(),
+                   sink_lse.span());
+    const auto i = static_cast<size_t>(r - block.begin);
+    const std::span<float> row_out = out.subspan(i * width, width), row_lse = lse.subspan(i * heads, heads);
+    MergeStates(AttentionState{row_out, row_lse}, AttentionState{sink_out.span(), sink_lse.span()},
+                model_.config.head_dim, row_out, row_lse);
+  }
 }
 
 void ForwardPass::Finish(int32_t layer, RowBlock block) {
@@ -163,6 +232,7 @@ void ForwardPass::KeepWanted() {
     if (kept < from) {
       std::copy_n(Residual(from), model_.config.hidden_size, Residual(kept));
       std::copy_n(Query(from), model_.config.query_width(), Query(kept));
+      if (streams_) std::copy_n(SinkQuery(from), model_.config.query_width(), SinkQuery(kept));
       rows_[static_cast<size_t>(kept)] = rows_[r];
     }
     ++kept;

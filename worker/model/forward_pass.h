@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/kv_pool_view.h"
+#include "kernels/paged_attention.h"
 #include "kernels/rope.h"
 #include "worker/model/forward_batch.h"
 #include "worker/model/llama_config.h"
@@ -35,8 +36,8 @@ struct ForwardModel {
 // rows are cut has no influence on any bit: every kernel is row-invariant.
 class ForwardPass {
  public:
-  // REQUIRES: CheckForwardBatch(batch, model.config, pool).ok().
-  ForwardPass(const ForwardModel& model, std::span<const ForwardSequence> batch, const KvPoolView& pool,
+  // REQUIRES: CheckForwardBatch(batch, model.config, pools).ok().
+  ForwardPass(const ForwardModel& model, std::span<const ForwardSequence> batch, std::span<const KvPoolView> pools,
               ParallelRunner& runner);
 
   Logits Run();
@@ -46,7 +47,11 @@ class ForwardPass {
   struct Row {
     int32_t sequence;
     int64_t position;
-    int64_t slot;
+  };
+  // A layer's group, and its place among the group's layers.
+  struct LayerPlace {
+    size_t group;
+    int32_t layer;
   };
   // Rows [begin, end).
   struct RowBlock {
@@ -61,20 +66,30 @@ class ForwardPass {
   void Finish(int32_t layer, RowBlock block);
   // Attention of the block's queries; out: [block.size(), heads, head_dim].
   void Attend(int32_t layer, RowBlock block, std::span<float> out);
+  // Adds, to rows of streaming sequences, the sinks that are outside their windows.
+  void AttendToSinks(int32_t layer, RowBlock block, std::span<float> out, std::span<float> lse);
+  AttentionParams ParamsOf(int32_t layer) const;
+  const StreamingPolicy& PolicyOf(int64_t row) const {
+    return batch_[static_cast<size_t>(rows_[static_cast<size_t>(row)].sequence)].policy;
+  }
   // Drops the rows whose logits nobody wants; called when the last layer's K/V are written.
   void KeepWanted();
   void WriteLogits(RowBlock block, Logits& out);
 
   float* Residual(int64_t row) { return residual_.data() + row * model_.config.hidden_size; }
   float* Query(int64_t row) { return query_.data() + row * model_.config.query_width(); }
+  float* SinkQuery(int64_t row) { return sink_query_.data() + row * model_.config.query_width(); }
 
   const ForwardModel& model_;
   const std::span<const ForwardSequence> batch_;
-  const KvPoolView& pool_;
+  const std::span<const KvPoolView> pools_;
   ParallelRunner& runner_;
+  std::vector<LayerPlace> places_;  // by layer
   std::vector<Row> rows_;
-  std::vector<float> residual_;  // [rows, hidden_size]
-  std::vector<float> query_;     // [rows, heads, head_dim], rotated
+  std::vector<float> residual_;    // [rows, hidden_size]
+  std::vector<float> query_;       // [rows, heads, head_dim], rotated
+  const bool streams_;             // some sequence has a policy
+  std::vector<float> sink_query_;  // as query_, rotated for the sinks outside a window; empty unless streams_
 };
 
 }  // namespace kvmesh

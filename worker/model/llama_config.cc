@@ -38,14 +38,16 @@ absl::Status ReadMarks(const ConfigFields& fields, LlamaConfig& out) {
 // Refuses all that would change the computation in a way that is not implemented.
 absl::Status CheckSupported(const ConfigFields& fields) {
   const json& architectures = fields["architectures"];
-  if (architectures != json::array({"LlamaForCausalLM"}))
-    return fields.Bad("architectures", "not [\"LlamaForCausalLM\"]");
+  const bool llama = architectures == json::array({"LlamaForCausalLM"});
+  if (!llama && architectures != json::array({"MistralForCausalLM"})) {
+    return fields.Bad("architectures", "neither [\"LlamaForCausalLM\"] nor [\"MistralForCausalLM\"]");
+  }
   const json& type = fields["model_type"];
-  if (!type.is_null() && type != "llama") return fields.Bad("model_type", "not \"llama\"");
+  if (!type.is_null() && type != (llama ? "llama" : "mistral"))
+    return fields.Bad("model_type", "not of the architecture");
   const json& activation = fields["hidden_act"];
   if (!activation.is_null() && activation != "silu") return fields.Bad("hidden_act", "not \"silu\"");
-  for (const char* name :
-       {"rope_scaling", "rope_parameters", "sliding_window", "kv_lora_rank", "quantization_config"}) {
+  for (const char* name : {"rope_scaling", "rope_parameters", "kv_lora_rank", "quantization_config"}) {
     if (!fields[name].is_null()) return fields.Bad(name, "not supported");
   }
   for (const char* name : {"attention_bias", "mlp_bias"}) {
@@ -78,12 +80,16 @@ absl::StatusOr<LlamaConfig> ParseLlamaConfig(absl::string_view text) {
   out.head_dim = shape->head_dim;
   out.vocab_size = shape->vocab_size;
   out.max_positions = shape->max_positions;
+  for (const LayerGroup& group : shape->groups) {
+    if (!group.layers.empty()) out.groups.push_back(group);
+  }
   KVMESH_RETURN_IF_ERROR(fields.ReadInt("intermediate_size", 1, kMaxIntermediateSize, out.intermediate_size));
   double eps = 0;
   KVMESH_RETURN_IF_ERROR(fields.ReadNumber("rms_norm_eps", 1e-12, 1, eps));
   out.rms_norm_eps = static_cast<float>(eps);
   KVMESH_RETURN_IF_ERROR(fields.ReadNumber("rope_theta", 1, 1e12, out.rope_theta));
   KVMESH_RETURN_IF_ERROR(fields.ReadFlag("tie_word_embeddings", out.tie_word_embeddings));
+  KVMESH_RETURN_IF_ERROR(fields.ReadFlag("attention_sinks", out.attention_sinks));
   KVMESH_RETURN_IF_ERROR(ReadMarks(fields, out));
   return out;
 }

@@ -71,10 +71,11 @@ absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Load(const std::string& 
       new LlamaModel(*std::move(config), *std::move(weights), std::move(revision), kernels, options.threads));
 }
 
-absl::StatusOr<Logits> LlamaModel::Forward(std::span<const ForwardSequence> batch, const KvPoolView& pool) const {
-  KVMESH_RETURN_IF_ERROR(CheckForwardBatch(batch, config_, pool));
+absl::StatusOr<Logits> LlamaModel::Forward(std::span<const ForwardSequence> batch,
+                                           std::span<const KvPoolView> pools) const {
+  KVMESH_RETURN_IF_ERROR(CheckForwardBatch(batch, config_, pools));
   const ForwardModel model = {config_, weights_, *kernels_, rope_};
-  return ForwardPass(model, batch, pool, *runner_).Run();
+  return ForwardPass(model, batch, pools, *runner_).Run();
 }
 
 }  // namespace kvmesh

@@ -51,9 +51,9 @@ class LlamaModel {
 
   // Writes the K/V of every token whose slot is not -1, layer by layer, and returns the wanted logits. All K/V of a
   // layer are written before any token attends in it, so sequences of one batch may read each other's new tokens.
-  // `pool` is written; concurrent passes must not write slots that others read or write.
+  // `pools`, one for each layer group, are written; concurrent passes must not write slots that others read or write.
   // INVALID_ARGUMENT, RESOURCE_EXHAUSTED: see CheckForwardBatch; nothing was written.
-  absl::StatusOr<Logits> Forward(std::span<const ForwardSequence> batch, const KvPoolView& pool) const;
+  absl::StatusOr<Logits> Forward(std::span<const ForwardSequence> batch, std::span<const KvPoolView> pools) const;
 
  private:
   LlamaModel(LlamaConfig config, LlamaWeights weights, std::string revision, const RowKernels& kernels,

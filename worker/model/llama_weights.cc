@@ -46,6 +46,7 @@ LlamaLayerWeights ReadLayer(Reader& reader, const LlamaConfig& config, int32_t l
   out.key = reader.Matrix(prefix + "self_attn.k_proj.weight", config.kv_width(), hidden);
   out.value = reader.Matrix(prefix + "self_attn.v_proj.weight", config.kv_width(), hidden);
   out.output = reader.Matrix(prefix + "self_attn.o_proj.weight", hidden, config.query_width());
+  if (config.attention_sinks) out.sinks = reader.Values(prefix + "self_attn.sinks", {config.heads});
   out.mlp_norm = reader.Values(prefix + "post_attention_layernorm.weight", {hidden});
   out.gate = reader.Matrix(prefix + "mlp.gate_proj.weight", inner, hidden);
   out.up = reader.Matrix(prefix + "mlp.up_proj.weight", inner, hidden);

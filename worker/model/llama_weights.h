@@ -17,6 +17,7 @@ struct LlamaLayerWeights {
   PackedMatrix key;                   // [kv_heads * head_dim, hidden]
   PackedMatrix value;                 // [kv_heads * head_dim, hidden]
   PackedMatrix output;                // [hidden, heads * head_dim]
+  std::vector<float> sinks;           // [heads], empty without attention_sinks
   std::vector<float> mlp_norm;        // [hidden]
   PackedMatrix gate;                  // [intermediate, hidden]
   PackedMatrix up;                    // [intermediate, hidden]

@@ -34,6 +34,9 @@ absl::Status WorkerCore::LoadModel() {
       LlamaModel::Load(options_.model_dir, {.threads = options_.threads});
   if (!model.ok()) return model.status();
   model_ = *std::move(model);
+  if (model_->config().groups.size() != 1) {
+    return absl::InvalidArgumentError("--model: layers with a window beside layers without one are not served");
+  }
   absl::StatusOr<Vocabulary> vocabulary = Vocabulary::Load(options_.model_dir, model_->config().vocab_size);
   if (!vocabulary.ok()) return vocabulary.status();
   vocabulary_ = *std::move(vocabulary);

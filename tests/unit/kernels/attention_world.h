@@ -25,6 +25,7 @@ struct Case {
   int32_t head_dim = 64;
   int64_t window = 0;
   float soft_cap = 0;
+  bool sinks = false;
   std::vector<Share> shares;
   uint64_t seed = 0;
 
@@ -32,7 +33,8 @@ struct Case {
     std::string out = "seed=" + std::to_string(seed) + " format=" + std::to_string(static_cast<uint32_t>(format)) +
                       " kv_heads=" + std::to_string(kv_heads) + " group=" + std::to_string(group) +
                       " block_tokens=" + std::to_string(block_tokens) + " head_dim=" + std::to_string(head_dim) +
-                      " window=" + std::to_string(window) + " soft_cap=" + std::to_string(soft_cap) + " shares=";
+                      " window=" + std::to_string(window) + " soft_cap=" + std::to_string(soft_cap) +
+                      " sinks=" + std::to_string(sinks) + " shares=";
     for (const Share& s : shares) out += std::to_string(s.first_position) + "+" + std::to_string(s.queries) + " ";
     return out;
   }
@@ -54,6 +56,9 @@ struct World {
       rows += static_cast<size_t>(c.shares[i].queries) * params.q_heads;
     }
     query = RandomFloats(rows * c.head_dim, pool.random());
+    if (!c.sinks) return;
+    sinks = RandomFloats(static_cast<size_t>(params.q_heads), pool.random());
+    params.sinks = sinks;
   }
   static int64_t Slots(const Case& c) {
     int64_t slots = 3;
@@ -69,6 +74,7 @@ struct World {
   std::vector<AttentionSequence> sequences;
   size_t rows = 0;
   std::vector<float> query;
+  std::vector<float> sinks;
 };
 
 }  // namespace kvmesh

@@ -54,6 +54,7 @@ TEST(PagedAttentionTest, MatchesReferenceAtRandomShapes) {
            .head_dim = pick(head_dims),
            .window = pick(windows),
            .soft_cap = random() % 3 == 0 ? 5.0f : 0.0f,
+           .sinks = random() % 3 == 0,
            .shares = {},
            .seed = seed};
     for (uint64_t n = 1 + random() % 4; n > 0; --n) {
@@ -140,6 +141,35 @@ TEST(PagedAttentionTest, RowsWithoutKeysGiveZeroAndMinusInfinity) {
   PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), out, lse);
   for (float x : out) EXPECT_EQ(x, 0);
   for (float x : lse) EXPECT_EQ(x, -std::numeric_limits<float>::infinity());
+}
+
+TEST(PagedAttentionTest, RowsWithoutKeysGiveZeroAndTheSink) {
+  World w({.kv_heads = 2, .group = 3, .sinks = true, .shares = {{-3, 2}, {-1, 1}}, .seed = 4});
+  std::vector<float> out(w.query.size(), 5), lse(w.rows, 5);
+  PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), out, lse);
+  for (float x : out) EXPECT_EQ(x, 0);
+  for (size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse[i], w.sinks[i % 6], 1e-6) << i;
+}
+
+// softmax over one score s and a sink a leaves the value with weight 1 / (1 + e^(a - s)).
+TEST(PagedAttentionTest, SinkTakesItsShareAndNothingElse) {
+  World w({.head_dim = 8, .window = 1, .sinks = true, .shares = {{40, 1}}, .seed = 3});
+  const std::byte* block = w.pool.view().base + w.tables[0][2] * w.pool.view().slot_stride;
+  const auto element = [&](int64_t kv, int64_t d) {
+    float value;
+    std::memcpy(&value, block + w.pool.view().layout.Offset(0, kv, 0, 8) + d * 4, sizeof(value));
+    return double{value};
+  };
+  double score = 0;
+  for (int64_t d = 0; d < 8; ++d) score += w.query[d] * element(0, d);
+  score *= w.params.scale;
+  for (const float sink : {-std::numeric_limits<float>::infinity(), -100.0f, -1.0f, 0.0f, 2.5f, 100.0f}) {
+    w.sinks[0] = sink;
+    std::vector<float> out(8), lse(1);
+    PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), out, lse);
+    for (int64_t d = 0; d < 8; ++d) EXPECT_NEAR(out[d], element(1, d) / (1 + std::exp(sink - score)), 1e-5) << sink;
+    EXPECT_NEAR(lse[0], std::log(std::exp(score) + std::exp(double{sink})), 1e-4) << sink;
+  }
 }
 
 TEST(PagedAttentionTest, NoSequencesAndNoQueriesDoNothing) {
@@ -246,6 +276,8 @@ TEST(PagedAttentionDeathTest, BrokenRequirementsAbort) {
   };
   EXPECT_DEATH(call({.q_heads = 0, .scale = 1}, out), "q_heads");
   EXPECT_DEATH(call(w.params, std::span(out).first(3)), "query and out");
+  const float sinks[] = {0, 0};
+  EXPECT_DEATH(call({.q_heads = 1, .scale = 1, .sinks = sinks}, out), "sinks are not");
   w.tables[0].back() = 1000;
   EXPECT_DEATH(call(w.params, out), "block id outside");
   w.sequences[0].block_table = w.sequences[0].block_table.first(1);

@@ -26,6 +26,7 @@ TEST(LlamaConfigTest, ReadsEveryField) {
   expected.max_positions = 256;
   expected.rms_norm_eps = 1e-5f;
   expected.rope_theta = 10000;
+  expected.groups = {{.window = 0, .layers = {0, 1, 2}}};
   expected.bos_id = 1;
   EXPECT_EQ(*config, expected);
   EXPECT_EQ(config->query_width(), 48);
@@ -52,14 +53,17 @@ TEST(LlamaConfigTest, DefaultsFollowTheFormat) {
 
 TEST(LlamaConfigTest, RefusesWhatItDoesNotSupportByName) {
   const std::vector<std::pair<std::string, json>> refused = {
-      {"architectures", {"MistralForCausalLM"}},
+      {"architectures", {"MixtralForCausalLM"}},
       {"architectures", "LlamaForCausalLM"},
       {"model_type", "mistral"},
       {"hidden_act", "gelu"},
       {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
       {"rope_parameters", {{"rope_theta", 10000.0}}},
-      {"sliding_window", 4096},
-      {"layer_types", {"full_attention", "sliding_attention", "full_attention"}},
+      {"sliding_window", 0},
+      {"sliding_window", kMaxPositions + 1},
+      {"layer_types", {"full_attention", "chunked_attention", "full_attention"}},
+      {"layer_types", {"full_attention"}},
+      {"attention_sinks", 1},
       {"kv_lora_rank", 512},
       {"attention_chunk_size", 8192},
       {"quantization_config", json::object()},
@@ -100,6 +104,26 @@ TEST(LlamaConfigTest, RefusesWhatItDoesNotSupportByName) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field << " " << value;
     EXPECT_THAT(std::string(status.message()), HasSubstr(field)) << value;
   }
+}
+
+TEST(LlamaConfigTest, LayersFallIntoGroupsBySpan) {
+  json config = testing::TinyConfig();
+  config["sliding_window"] = 32;
+  config["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention"};
+  config["attention_sinks"] = true;
+  const absl::StatusOr<LlamaConfig> some = ParseLlamaConfig(config.dump());
+  ASSERT_TRUE(some.ok()) << some.status();
+  EXPECT_EQ(some->groups, (std::vector<LayerGroup>{{0, {1}}, {32, {0, 2}}}));
+  EXPECT_TRUE(some->attention_sinks);
+  EXPECT_EQ(some->CacheLayout(KvFormat::kF32, 16, 0).block_bytes, 1 * 2 * 2 * 16 * 8 * 4);
+  EXPECT_EQ(some->CacheLayout(KvFormat::kF32, 16, 1).block_bytes, 2 * 2 * 2 * 16 * 8 * 4);
+
+  config["architectures"] = {"MistralForCausalLM"};
+  config["model_type"] = "mistral";
+  config.erase("layer_types");
+  const absl::StatusOr<LlamaConfig> all = ParseLlamaConfig(config.dump());
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(all->groups, (std::vector<LayerGroup>{{32, {0, 1, 2}}}));
 }
 
 TEST(LlamaConfigTest, RefusesWhatIsNotAnObject) {

@@ -88,7 +88,7 @@ class ForwardCheckTest : public LlamaModelTest {
   // Expects a refusal that names `what`, before anything is written.
   void ExpectRefused(const std::string& what, absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
     const std::vector<std::byte> before = pool_.bytes();
-    const absl::Status status = model_->Forward(std::span(&good_, 1), pool_.view()).status();
+    const absl::Status status = model_->Forward(std::span(&good_, 1), {&pool_.view(), 1}).status();
     EXPECT_EQ(status.code(), code) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(what));
     EXPECT_EQ(pool_.bytes(), before);
@@ -99,15 +99,15 @@ class ForwardCheckTest : public LlamaModelTest {
   std::vector<uint32_t> tokens_ = {3, 4, 5, 6, 7};
   std::vector<int64_t> slots_ = {8, 9, 10, 11, 0};
   std::vector<uint32_t> table_ = {2, 0};
-  ForwardSequence good_ = {tokens_, 0, slots_, table_, LogitsWanted::kLast};
+  ForwardSequence good_ = {tokens_, 0, {{slots_, table_}}, LogitsWanted::kLast, {}};
 };
 
 TEST_F(ForwardCheckTest, GoodBatchesPass) {
-  const absl::StatusOr<Logits> logits = model_->Forward(std::span(&good_, 1), pool_.view());
+  const absl::StatusOr<Logits> logits = model_->Forward(std::span(&good_, 1), {&pool_.view(), 1});
   ASSERT_TRUE(logits.ok()) << logits.status();
   EXPECT_EQ(logits->rows, 1);
   EXPECT_EQ(logits->row(0).size(), 67u);
-  EXPECT_EQ(model_->Forward({}, pool_.view())->rows, 0);
+  EXPECT_EQ(model_->Forward({}, {&pool_.view(), 1})->rows, 0);
 }
 
 TEST_F(ForwardCheckTest, BrokenSequencesAreRefusedByField) {
@@ -125,7 +125,7 @@ TEST_F(ForwardCheckTest, BrokenSequencesAreRefusedByField) {
   good_.first_position = std::numeric_limits<int64_t>::max();
   ExpectRefused("first_position");
   good_ = good;
-  good_.slot_mapping = good.slot_mapping.first(4);
+  good_.groups[0].slot_mapping = good.groups[0].slot_mapping.first(4);
   ExpectRefused("slot_mapping");
   good_ = good;
   slots_[1] = 10;
@@ -133,7 +133,7 @@ TEST_F(ForwardCheckTest, BrokenSequencesAreRefusedByField) {
   slots_[1] = -2;
   ExpectRefused("slot_mapping");
   slots_[1] = 9;
-  good_.block_table = good.block_table.first(1);
+  good_.groups[0].block_table = good.groups[0].block_table.first(1);
   ExpectRefused("block_table");
   good_ = good;
   table_[1] = 3;
@@ -144,12 +144,13 @@ TEST_F(ForwardCheckTest, PoolsOfAnotherLayoutAreRefused) {
   BlockLayout layout = model_->config().CacheLayout(KvFormat::kF32, 4);
   layout.kv_heads = 1;
   const PlainPool other(layout, 3);
-  EXPECT_THAT(std::string(model_->Forward(std::span(&good_, 1), other.view()).status().message()), HasSubstr("pool"));
+  EXPECT_THAT(std::string(model_->Forward(std::span(&good_, 1), {&other.view(), 1}).status().message()),
+              HasSubstr("pool"));
 }
 
 TEST_F(ForwardCheckTest, LongBatchesAreRefusedByLimit) {
   const std::vector<ForwardSequence> batch(static_cast<size_t>(kMaxForwardTokens) / 5 + 1, good_);
-  const absl::Status status = model_->Forward(batch, pool_.view()).status();
+  const absl::Status status = model_->Forward(batch, {&pool_.view(), 1}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
 }
 

@@ -69,7 +69,7 @@ class LocalSequence {
   ForwardSequence Next(std::span<const uint32_t> tokens, LogitsWanted logits = LogitsWanted::kLast) {
     slots_.clear();
     for (size_t i = 0; i < tokens.size(); ++i) slots_.push_back(Slot(length_ + static_cast<int64_t>(i)));
-    ForwardSequence out = {tokens, length_, slots_, block_table_, logits};
+    ForwardSequence out = {tokens, length_, {{slots_, block_table_}}, logits, {}};
     length_ += static_cast<int64_t>(tokens.size());
     return out;
   }
@@ -91,7 +91,7 @@ class LocalSequence {
 
 // Forward of one sequence; fails the test on an error.
 inline Logits MustForward(const LlamaModel& model, const KvPoolView& pool, std::span<const ForwardSequence> batch) {
-  absl::StatusOr<Logits> out = model.Forward(batch, pool);
+  absl::StatusOr<Logits> out = model.Forward(batch, {&pool, 1});
   EXPECT_TRUE(out.ok()) << out.status();
   return out.ok() ? *std::move(out) : Logits{};
 }

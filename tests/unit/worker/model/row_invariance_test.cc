@@ -229,7 +229,7 @@ TEST_P(RowInvarianceTest, LastTokenWithoutAWrite) {
   sequence.ResumeAt(kPrompt - 1);
   ForwardSequence last = sequence.Next(std::span(prompt_).last(1));
   const int64_t skip = -1;
-  last.slot_mapping = std::span(&skip, 1);
+  last.groups[0].slot_mapping = std::span(&skip, 1);
   const Logits logits = MustForward(*model_, pool.view(), last);
   EXPECT_EQ(pool.bytes(), whole.pool);
   EXPECT_TRUE(SameBits(logits.values, std::span(whole.logits).last(static_cast<size_t>(logits.vocab_size))));
