@@ -24,23 +24,23 @@ constexpr BlockSetKind SetOf(Tier tier) {
   return BlockSetKind::kDisk;
 }
 
-std::array<bool, 3> MembershipOf(const BlockNode& node) {
-  return {node.In(BlockSetKind::kDevice), node.In(BlockSetKind::kMemory), node.In(BlockSetKind::kDisk)};
-}
-
 }  // namespace
 
-bool BlockNode::In(BlockSetKind set) const {
-  if (is_root) return true;
+const BlockCopy* BlockNode::CopyFor(BlockSetKind set) const {
   switch (set) {
     case BlockSetKind::kDevice:
-      return copy(Tier::kDevice) != nullptr;
+      return copy(Tier::kDevice);
     case BlockSetKind::kMemory:
-      return copy(Tier::kDevice) != nullptr || copy(Tier::kHost) != nullptr;
+      return copy(Tier::kDevice) != nullptr ? copy(Tier::kDevice) : copy(Tier::kHost);
     case BlockSetKind::kDisk:
       break;
   }
-  return copy(Tier::kDisk) != nullptr;
+  return copy(Tier::kDisk);
+}
+
+bool BlockNode::HitIn(BlockSetKind set, LossyFormats accepted) const {
+  const BlockCopy* copy = CopyFor(set);
+  return copy != nullptr && copy->header.lossy_formats.SubsetOf(accepted);
 }
 
 PrefixMap::PrefixMap(SetObserver& observer, CopyStorage& storage, const EvictionPolicyFactory& policy)
@@ -92,9 +92,13 @@ absl::Status PrefixMap::CheckNode(const BlockNode& node, const BlockHeader& head
     return absl::InvalidArgumentError(
         absl::StrCat("key: block ", header.key.ToHex(), " is known under another parent"));
   }
-  if (node.copy(tier) != nullptr) return absl::AlreadyExistsError("the tier holds this block");
-  if (node.lossy_formats != header.lossy_formats) {
-    return absl::FailedPreconditionError("lossy_formats: another tier holds a copy with another history");
+  const BlockCopy* held = node.copy(tier);
+  if (held == nullptr) return absl::OkStatus();
+  if (held->header.lossy_formats.SubsetOf(header.lossy_formats)) {
+    return absl::AlreadyExistsError("the tier holds this block");
+  }
+  if (!header.lossy_formats.SubsetOf(held->header.lossy_formats)) {
+    return absl::FailedPreconditionError("lossy_formats: the tier holds a copy with another history");
   }
   return absl::OkStatus();
 }
@@ -106,9 +110,7 @@ BlockNode* PrefixMap::NewNode(const BlockHeader& header, uint32_t index, BlockNo
   node->key = header.key;
   node->parent_key = header.parent;
   node->index = index;
-  node->lossy_formats = header.lossy_formats;
   node->last_use = ++use_counter_;
-  node->digest_member = SetMember(header.parent, header.key, header.lossy_formats);
   node->parent = parent;
   node->next_sibling = parent->first_child;
   if (parent->first_child != nullptr) parent->first_child->previous_sibling = node;
@@ -127,23 +129,28 @@ absl::StatusOr<BlockNode*> PrefixMap::Add(const BlockHeader& header, uint32_t in
   }
   if (node == nullptr) node = NewNode(header, index, *parent);
 
-  const Membership before = MembershipOf(*node);
+  const Standings before = StandingsOf(*node);
+  if (BlockCopy* lossier = node->copy(tier)) Detach(lossier);
+  Attach(header, tier, slot, node);
+  NoteChange(node, before);
+  RefreshCandidates(node);
+  RefreshCandidates(*parent);
+  return node;
+}
+
+void PrefixMap::Attach(const BlockHeader& header, Tier tier, uint64_t slot, BlockNode* node) {
   auto copy = std::make_unique<BlockCopy>();
   copy->header = header;
   copy->tier = tier;
   copy->slot = slot;
   copy->node = node;
-  node->copies[Index(tier)] = std::move(copy);
-  const Membership after = MembershipOf(*node);
-  for (const BlockSetKind set : kAllSets) {
-    if (before[Index(set)] || !after[Index(set)]) continue;
-    digests_[Index(set)].Add(node->digest_member);
-    ++(*parent)->children_in[Index(set)];
-    observer_.OnStored(set, *node);
+  const BlockCopy* alike = nullptr;  // hashing is what costs
+  for (const auto& other : node->copies) {
+    if (other != nullptr && other->header.lossy_formats == header.lossy_formats) alike = other.get();
   }
-  RefreshCandidates(node);
-  RefreshCandidates(*parent);
-  return node;
+  copy->digest_member =
+      alike != nullptr ? alike->digest_member : SetMember(header.parent, header.key, header.lossy_formats);
+  node->copies[Index(tier)] = std::move(copy);
 }
 
 void PrefixMap::Detach(BlockCopy* copy) {
@@ -158,29 +165,48 @@ void PrefixMap::Detach(BlockCopy* copy) {
   }
 }
 
-bool PrefixMap::NoteLeft(BlockNode* node, const Membership& before) {
+PrefixMap::Standings PrefixMap::StandingsOf(const BlockNode& node) {
+  Standings standings;
+  for (const BlockSetKind set : kAllSets) {
+    const BlockCopy* copy = node.CopyFor(set);
+    if (copy != nullptr) standings[Index(set)] = {true, copy->header.lossy_formats, copy->digest_member};
+  }
+  return standings;
+}
+
+bool PrefixMap::NoteChange(BlockNode* node, const Standings& before) {
+  const Standings now = StandingsOf(*node);
   bool left = false;
   for (const BlockSetKind set : kAllSets) {
-    if (!before[Index(set)] || node->In(set)) continue;
-    left = true;
-    digests_[Index(set)].Remove(node->digest_member);
-    --node->parent->children_in[Index(set)];
-    // A parent that is out of the set left just now, and its truncation covers this node.
-    if (node->parent->In(set)) observer_.OnTruncated(set, *node);
+    const Standing& was = before[Index(set)];
+    const Standing& is = now[Index(set)];
+    if (was.in == is.in && was.lossy_formats == is.lossy_formats) continue;
+    if (was.in) digests_[Index(set)].Remove(was.digest_member);
+    if (is.in) digests_[Index(set)].Add(is.digest_member);
+    uint32_t& siblings = node->parent->children_in[Index(set)];
+    if (is.in && !was.in) ++siblings;
+    if (was.in && !is.in) --siblings;
+    if (is.in) {
+      observer_.OnStored(set, *node);
+    } else {
+      left = true;
+      // A parent that is out of the set left just now, and its truncation covers this node.
+      if (node->parent->In(set)) observer_.OnTruncated(set, *node);
+    }
   }
   return left;
 }
 
-void PrefixMap::Cascade(BlockNode* start, const Membership& start_before) {
-  std::vector<std::pair<BlockNode*, Membership>> stack = {{start, start_before}};
+void PrefixMap::Cascade(BlockNode* start, const Standings& start_before) {
+  std::vector<std::pair<BlockNode*, Standings>> stack = {{start, start_before}};
   std::vector<BlockNode*> changed;
   while (!stack.empty()) {
     auto [node, before] = stack.back();
     stack.pop_back();
     changed.push_back(node);
-    if (!NoteLeft(node, before)) continue;
+    if (!NoteChange(node, before)) continue;
     for (BlockNode* child = node->first_child; child != nullptr; child = child->next_sibling) {
-      const Membership child_before = MembershipOf(*child);
+      const Standings child_before = StandingsOf(*child);
       bool lost = false;
       for (const Tier tier : kAllTiers) {
         BlockCopy* copy = child->copy(tier);
@@ -240,7 +266,7 @@ void PrefixMap::Evict(BlockCopy* copy) {
 void PrefixMap::Lose(BlockCopy* copy) {
   BlockNode* node = copy->node;
   if (node == nullptr) return;  // detached before
-  const Membership before = MembershipOf(*node);
+  const Standings before = StandingsOf(*node);
   Detach(copy);
   Cascade(node, before);
 }
@@ -252,7 +278,7 @@ void PrefixMap::Erase(BlockNode* node) {
     while ((node = FindRoot(root)) != nullptr) Erase(node->first_child);
     return;
   }
-  const Membership before = MembershipOf(*node);
+  const Standings before = StandingsOf(*node);
   for (const Tier tier : kAllTiers) {
     if (BlockCopy* copy = node->copy(tier)) Detach(copy);
   }

@@ -5,6 +5,8 @@
 //   - device set: nodes with a device copy. Their parents have one too (a root counts as having all).
 //   - memory set: nodes with a device or a host copy. Their parents have one or the other.
 //   - disk set: nodes with a disk copy. Their parents have one.
+//   - Copies of one block may differ in their lossy formats. A set has those of the copy that speaks for it: the device
+//     copy's before the host copy's in the memory set.
 //   - A pinned or guarded copy is never offered as a victim. A copy that leaves its set meanwhile is detached: no
 //   longer
 //     findable, its storage returned through `CopyStorage` when its last pin or guard drops.
@@ -45,7 +47,8 @@ struct BlockCopy {
   uint64_t slot = 0;
   uint32_t pins = 0;
   uint32_t guards = 0;
-  BlockNode* node = nullptr;  // null once detached
+  BlockNode* node = nullptr;            // null once detached
+  unsigned __int128 digest_member = 0;  // of a set that this copy speaks for
   EvictionEntry eviction;
 
   bool in_use() const { return pins > 0 || guards > 0; }
@@ -54,9 +57,8 @@ struct BlockCopy {
 struct BlockNode {
   RootKey root;
   BlockKey key;
-  BlockKey parent_key;         // block 0: the root
-  uint32_t index = 0;          // in the chain
-  LossyFormats lossy_formats;  // of every copy
+  BlockKey parent_key;  // block 0: the root
+  uint32_t index = 0;   // in the chain
   bool is_root = false;
   BlockNode* parent = nullptr;
   BlockNode* first_child = nullptr;
@@ -65,16 +67,20 @@ struct BlockNode {
   std::array<uint32_t, 3> children_in{};             // by set
   std::array<std::unique_ptr<BlockCopy>, 3> copies;  // by tier
   uint64_t last_use = 0;
-  unsigned __int128 digest_member = 0;
 
   BlockCopy* copy(Tier tier) const { return copies[static_cast<size_t>(tier)].get(); }
-  bool In(BlockSetKind set) const;
+  // The copy whose lossy formats the set has; null when the node is not in it, and for roots.
+  const BlockCopy* CopyFor(BlockSetKind set) const;
+  bool In(BlockSetKind set) const { return is_root || CopyFor(set) != nullptr; }
+  // In the set, by a copy whose lossy formats are all accepted.
+  bool HitIn(BlockSetKind set, LossyFormats accepted) const;
 };
 
 // Sees every change of the sets, in order, while the map is being changed.
 class SetObserver {
  public:
   virtual ~SetObserver() = default;
+  // The node joined the set, or is in it with other lossy formats than before: those of CopyFor(set).
   virtual void OnStored(BlockSetKind set, const BlockNode& node) = 0;
   // The node and all its descendants left the set.
   virtual void OnTruncated(BlockSetKind set, const BlockNode& node) = 0;
@@ -100,9 +106,11 @@ class PrefixMap {
   // The root node of an identity, or null when it has no block.
   BlockNode* FindRoot(const RootKey& root) const;
 
-  // Attaches a copy and owns `slot` from then on. FAILED_PRECONDITION: the parent is not in the set that the copy would
-  // join, or another tier holds a copy with other lossy formats. ALREADY_EXISTS: the tier has a copy. INVALID_ARGUMENT:
-  // the key is known under another parent, root or index. On error the slot stays the caller's.
+  // Attaches a copy and owns `slot` from then on. It takes the place of a copy of the tier that has all of its lossy
+  // formats and more; that one is detached, and the node's descendants stay. FAILED_PRECONDITION: the parent is not in
+  // the set that the copy would join, or the tier holds a copy with other lossy formats, neither more nor fewer.
+  // ALREADY_EXISTS: the tier has a copy that is as good. INVALID_ARGUMENT: the key is known under another parent, root
+  // or index. On error the slot stays the caller's.
   absl::StatusOr<BlockNode*> Add(const BlockHeader& header, uint32_t index, Tier tier, uint64_t slot);
 
   // Evicts one copy. REQUIRES: attached, not in use, and no child depends on it (CanEvict).
@@ -137,17 +145,25 @@ class PrefixMap {
  private:
   using NodeMap = absl::flat_hash_map<BlockKey, std::unique_ptr<BlockNode>>;
 
-  using Membership = std::array<bool, 3>;  // by set
+  // How a node stands in one set.
+  struct Standing {
+    bool in = false;
+    LossyFormats lossy_formats;
+    unsigned __int128 digest_member = 0;
+  };
+  using Standings = std::array<Standing, 3>;  // by set
 
   // The parent that `header` names, made when it is a new root.
   absl::StatusOr<BlockNode*> ParentFor(const BlockHeader& header, uint32_t index);
   absl::Status CheckNode(const BlockNode& node, const BlockHeader& header, uint32_t index, Tier tier) const;
   BlockNode* NewNode(const BlockHeader& header, uint32_t index, BlockNode* parent);
+  void Attach(const BlockHeader& header, Tier tier, uint64_t slot, BlockNode* node);
   void Detach(BlockCopy* copy);
+  static Standings StandingsOf(const BlockNode& node);
   // Follows a loss of copies at `node`: whatever the closure of a set no longer allows leaves it, top down.
-  void Cascade(BlockNode* node, const Membership& before);
-  // Tells observer, digest and parent which sets `node` left since `before`. True when it left any.
-  bool NoteLeft(BlockNode* node, const Membership& before);
+  void Cascade(BlockNode* node, const Standings& before);
+  // Tells observer, digest and parent how `node` stands otherwise than `before`. True when it left a set.
+  bool NoteChange(BlockNode* node, const Standings& before);
   void RemoveIfEmpty(BlockNode* node);
   // A pin or guard was the first, or the last.
   void UseChanged(BlockCopy* copy);

@@ -68,7 +68,7 @@ void BlockStore::Backing::OnStored(BlockSetKind set, const BlockNode& node) {
                          .parent = node.parent_key,
                          .key = node.key,
                          .index = node.index,
-                         .lossy_formats = node.lossy_formats});
+                         .lossy_formats = node.CopyFor(set)->header.lossy_formats});
 }
 
 void BlockStore::Backing::OnTruncated(BlockSetKind set, const BlockNode& node) {
@@ -196,7 +196,7 @@ BlockStore::Match BlockStore::Lookup(std::span<const BlockKey> keys, LossyFormat
     uint32_t& run = match.blocks[static_cast<size_t>(set)];
     for (const BlockKey& key : keys) {
       const BlockNode* node = map_.Find(key);
-      if (node == nullptr || !node->In(set) || !node->lossy_formats.SubsetOf(accepted)) break;
+      if (node == nullptr || !node->HitIn(set, accepted)) break;
       ++run;
     }
   }
@@ -263,25 +263,18 @@ absl::StatusOr<BlockPin> BlockStore::Publish(PrivateBlock&& block, const BlockHe
   return PublishVerified(std::move(block), header);
 }
 
-void BlockStore::EraseLossierCopy(const BlockHeader& header) {
-  BlockNode* held = map_.Find(header.key);
-  if (held == nullptr || held->lossy_formats == header.lossy_formats) return;
-  const bool same_place =
-      held->parent_key == header.parent && held->root == header.root && held->index == IndexOf(header);
-  // With the parent on the device the new copy is sure to take its place.
-  if (same_place && header.lossy_formats.SubsetOf(held->lossy_formats) && held->parent->In(BlockSetKind::kDevice)) {
-    map_.Erase(held);
+BlockCopy* BlockStore::AcceptedCopy(const BlockNode& node, LossyFormats accepted) {
+  for (const Tier tier : kAllTiers) {
+    BlockCopy* copy = node.copy(tier);
+    if (copy != nullptr && copy->header.lossy_formats.SubsetOf(accepted)) return copy;
   }
+  return nullptr;
 }
 
 absl::StatusOr<BlockPin> BlockStore::PublishVerified(PrivateBlock&& block, const BlockHeader& header) {
   MutexLock lock(mu_);
-  EraseLossierCopy(header);
   const absl::StatusOr<BlockNode*> added = map_.Add(header, IndexOf(header), Tier::kDevice, block.block().value());
   if (!added.ok() && !absl::IsAlreadyExists(added.status())) return added.status();
-  if (!added.ok() && !map_.Find(header.key)->lossy_formats.SubsetOf(header.lossy_formats)) {
-    return absl::FailedPreconditionError("lossy_formats: the block is held with another history");
-  }
   block.store_ = nullptr;  // the slot is the map's now, or free
   --private_blocks_;
   if (!added.ok()) {
@@ -324,11 +317,8 @@ absl::StatusOr<std::vector<BlockPin>> BlockStore::PinForRead(const RootKey& root
     return absl::NotFoundError("chain: the span is not held");
   }
   for (; copies.size() < count && !node->is_root; node = node->parent) {
-    BlockCopy* copy = nullptr;
-    for (const Tier tier : kAllTiers) {
-      if (copy == nullptr) copy = node->copy(tier);
-    }
-    if (!node->lossy_formats.SubsetOf(accepted)) return absl::NotFoundError("chain: held in a format not accepted");
+    BlockCopy* copy = AcceptedCopy(*node, accepted);
+    if (copy == nullptr) return absl::NotFoundError("chain: held in a format not accepted");
     copies.push_back(copy);
     if (copy->pins == 0) ++newly_pinned[static_cast<size_t>(copy->tier)];
   }
@@ -403,8 +393,11 @@ BlockStore::Cut BlockStore::TakeCut() const {
   cut.sequence = events_.last();
   cut.blocks.reserve(map_.size());
   map_.ForEachParentsFirst([&cut](const BlockNode& node) {
-    CutBlock block{node.root, node.parent_key, node.key, node.index, node.lossy_formats, {}};
-    for (const BlockSetKind set : kAllSets) block.in_set[static_cast<size_t>(set)] = node.In(set);
+    CutBlock block{node.root, node.parent_key, node.key, node.index, {}};
+    for (const BlockSetKind set : kAllSets) {
+      const BlockCopy* copy = node.CopyFor(set);
+      if (copy != nullptr) block.lossy_formats[static_cast<size_t>(set)] = copy->header.lossy_formats;
+    }
     cut.blocks.push_back(block);
   });
   for (const BlockSetKind set : kAllSets) cut.digests[static_cast<size_t>(set)] = map_.digest(set);

@@ -135,10 +135,10 @@ class BlockStore {
     LossyFormats lossy_formats;
   };
   // Checksums and publishes content that this worker computed. If the key is held on the device already, the private
-  // block is dropped and the held copy is pinned instead; but a held copy with more lossy formats is erased, with its
-  // descendants, and replaced. FAILED_PRECONDITION: the parent is not on the device, or the key is held with another
-  // lossy history that can't take the new one's place. INVALID_ARGUMENT: the key is known under another parent. On
-  // error `block` stays the caller's. REQUIRES: `block` is one of this store's.
+  // block is dropped and the held copy is pinned instead; but a held copy with more lossy formats is replaced for new
+  // readers. FAILED_PRECONDITION: the parent is not on the device, or the device holds the key with other lossy
+  // formats, neither more nor fewer. INVALID_ARGUMENT: the key is known under another parent. On error `block` stays
+  // the caller's. REQUIRES: `block` is one of this store's.
   absl::StatusOr<BlockPin> Seal(PrivateBlock&& block, const SealInfo& info);
   // The same for a copy from elsewhere. DATA_LOSS, counted: the bytes are not what the header sealed, or the header is
   // of another layout, format, group or shard than this store's blocks.
@@ -150,7 +150,8 @@ class BlockStore {
   // NOT_FOUND: no such chain, or one of another identity.
   absl::StatusOr<std::vector<BlockKey>> ChainKeys(const RootKey& root, const BlockKey& last_key, uint32_t first,
                                                   uint32_t count) const;
-  // Pins copies of a span of a chain in whichever tier holds them, for readers that take bytes away. NOT_FOUND: no such
+  // Pins copies of a span of a chain in the fastest tier that holds them as accepted, for readers that take bytes away.
+  // NOT_FOUND: no such
   // chain, or part of it is gone. RESOURCE_EXHAUSTED: the bound of a tier's pinned blocks is reached. `count` blocks up
   // to and including `last_key`, of which the first has index `first`.
   absl::StatusOr<std::vector<BlockPin>> PinForRead(const RootKey& root, const BlockKey& last_key, uint32_t first,
@@ -173,8 +174,7 @@ class BlockStore {
     BlockKey parent;
     BlockKey key;
     uint32_t index = 0;
-    LossyFormats lossy_formats;
-    std::array<bool, 3> in_set{};
+    std::array<std::optional<LossyFormats>, 3> lossy_formats;  // by set; none: not in it
   };
   struct Cut {
     uint64_t sequence = 0;
@@ -236,8 +236,8 @@ class BlockStore {
   }
   void CountMiss(MissReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { ++misses_[static_cast<size_t>(reason)]; }
   absl::StatusOr<BlockPin> PublishVerified(PrivateBlock&& block, const BlockHeader& header);
-  // Erases a held copy of the header's block whose lossy formats are a larger set (contract 8).
-  void EraseLossierCopy(const BlockHeader& header) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The node's copy in the fastest tier among those whose lossy formats are accepted, or null.
+  static BlockCopy* AcceptedCopy(const BlockNode& node, LossyFormats accepted);
   // Whether blocks of this store can have such a header.
   bool Fits(const BlockHeader& header) const;
   uint32_t IndexOf(const BlockHeader& header) const;
@@ -249,7 +249,9 @@ class BlockStore {
   Step AcquireNext(MutexLock& lock, std::span<const BlockKey> keys, LossyFormats accepted, absl::Time deadline,
                    Acquired& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool WaitForTransit(MutexLock& lock, const BlockKey& key, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Step PromoteFromHost(MutexLock& lock, BlockNode* node, absl::Time deadline, Acquired& out)
+  // Whether a device copy made of `source` could take the place of the one that may be there. REQUIRES: attached.
+  static bool MayPromote(const BlockCopy& source);
+  Step PromoteFromHost(MutexLock& lock, BlockCopy* source, absl::Time deadline, Acquired& out)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Step PromoteFromDisk(MutexLock& lock, std::span<const BlockKey> keys, LossyFormats accepted, absl::Time deadline,
                        Acquired& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

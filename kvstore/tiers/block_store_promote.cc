@@ -45,19 +45,21 @@ BlockStore::Step BlockStore::AcquireNext(MutexLock& lock, std::span<const BlockK
   };
   BlockNode* node = map_.Find(keys[next]);
   if (node == nullptr) return stop(MissReason::kAbsent);
-  if (!node->lossy_formats.SubsetOf(accepted)) return stop(MissReason::kLossy);
-  BlockCopy* device = node->copy(Tier::kDevice);
-  if ((device == nullptr || device->pins == 0) && PinBoundReached()) return stop(MissReason::kPinLimit);
-  if (device != nullptr) {
-    out.pins.push_back(MakePin(device));
+  BlockCopy* copy = AcceptedCopy(*node, accepted);
+  if (copy == nullptr) return stop(MissReason::kLossy);
+  const bool on_device = copy->tier == Tier::kDevice;
+  if ((!on_device || copy->pins == 0) && PinBoundReached()) return stop(MissReason::kPinLimit);
+  if (on_device) {
+    out.pins.push_back(MakePin(copy));
     out.found_in.push_back(Tier::kDevice);
     return Step::kMore;
   }
+  if (!MayPromote(*copy)) return stop(MissReason::kLossy);
   if (clock_->Now() >= deadline) return stop(MissReason::kDeadline);
   if (in_transit_.contains(node->key)) {
     return WaitForTransit(lock, keys[next], deadline) ? Step::kMore : stop(MissReason::kDeadline);
   }
-  if (node->copy(Tier::kHost) != nullptr) return PromoteFromHost(lock, node, deadline, out);
+  if (copy->tier == Tier::kHost) return PromoteFromHost(lock, copy, deadline, out);
   return PromoteFromDisk(lock, keys.subspan(next), accepted, deadline, out);
 }
 
@@ -70,9 +72,13 @@ bool BlockStore::WaitForTransit(MutexLock& lock, const BlockKey& key, absl::Time
   return true;
 }
 
-BlockStore::Step BlockStore::PromoteFromHost(MutexLock& lock, BlockNode* node, absl::Time deadline, Acquired& out) {
-  const BlockKey key = node->key;
-  BlockCopy* source = node->copy(Tier::kHost);
+bool BlockStore::MayPromote(const BlockCopy& source) {
+  const BlockCopy* held = source.node->copy(Tier::kDevice);
+  return held == nullptr || source.header.lossy_formats.SubsetOf(held->header.lossy_formats);
+}
+
+BlockStore::Step BlockStore::PromoteFromHost(MutexLock& lock, BlockCopy* source, absl::Time deadline, Acquired& out) {
+  const BlockKey key = source->header.key;
   map_.Guard(source);
   in_transit_.insert(key);
   ++private_blocks_;  // until the copy is published, so that the bound counts it
@@ -104,9 +110,9 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
   std::vector<Load> loads;
   for (const BlockKey& key : keys.first(std::min(keys.size(), kDiskBatch))) {
     BlockNode* node = map_.Find(key);
-    if (node == nullptr || node->In(BlockSetKind::kMemory) || in_transit_.contains(key)) break;
-    if (!node->lossy_formats.SubsetOf(accepted) || PinBoundReached()) break;
-    BlockCopy* source = node->copy(Tier::kDisk);
+    if (node == nullptr || in_transit_.contains(key) || PinBoundReached()) break;
+    BlockCopy* source = AcceptedCopy(*node, accepted);
+    if (source == nullptr || source->tier != Tier::kDisk || !MayPromote(*source)) break;
     map_.Guard(source);
     in_transit_.insert(key);
     ++private_blocks_;  // as in PromoteFromHost
@@ -170,10 +176,12 @@ BlockStore::Step BlockStore::FinishPromotion(BlockCopy* source, BlockId slot, co
   }
   BlockNode* node = source->node;
   if (node == nullptr) return stop(MissReason::kAbsent);  // erased meanwhile
-  if (node->copy(Tier::kDevice) != nullptr) {
-    device_->Free(slot);  // sealed or fetched by another meanwhile
-  } else if (!map_.Add(source->header, node->index, Tier::kDevice, slot.value()).ok()) {
-    return stop(MissReason::kAbsent);  // its parent was erased meanwhile
+  const absl::Status added = map_.Add(source->header, node->index, Tier::kDevice, slot.value()).status();
+  if (absl::IsAlreadyExists(added)) {
+    device_->Free(slot);  // one as good was sealed or fetched by another meanwhile
+  } else if (!added.ok()) {
+    // Its parent was erased meanwhile, or the device got it with a history that this reader does not accept.
+    return stop(MayPromote(*source) ? MissReason::kAbsent : MissReason::kLossy);
   }
   promoted_bytes_[static_cast<size_t>(source->tier)] += block_bytes_;
   out.pins.push_back(MakePin(node->copy(Tier::kDevice)));

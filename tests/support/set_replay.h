@@ -15,8 +15,8 @@
 
 namespace kvmesh {
 
-// Fails the test when a change breaks the rules of a report: a block is stored once, after its parent, and truncated
-// only while it is held. Not thread safe.
+// Fails the test when a change breaks the rules of a report: a block is stored once, after its parent, and again only
+// with other lossy formats; it is truncated only while it is held. Not thread safe.
 class SetReplay {
  public:
   struct Member {
@@ -29,7 +29,13 @@ class SetReplay {
   void Stored(BlockSetKind kind, const RootKey& root, const BlockKey& parent, const BlockKey& key, LossyFormats lossy) {
     Set& set = sets_[static_cast<size_t>(kind)];
     EXPECT_TRUE(parent == RootAsParent(root) || set.contains(parent)) << "stored before its parent: " << key.ToHex();
-    EXPECT_TRUE(set.emplace(key, Member{parent, lossy}).second) << "stored twice: " << key.ToHex();
+    const Member member{parent, lossy};
+    const auto [held, added] = set.emplace(key, member);
+    if (!added) {
+      EXPECT_EQ(held->second.parent, parent) << "stored again under another parent: " << key.ToHex();
+      EXPECT_NE(held->second.lossy_formats, lossy) << "stored twice: " << key.ToHex();
+      held->second = member;
+    }
     children_[static_cast<size_t>(kind)][parent].insert(key);
   }
 

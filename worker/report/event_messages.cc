@@ -64,7 +64,7 @@ SnapshotPieces::SnapshotPieces(BlockStore::Cut cut, size_t piece_bytes)
 bool SnapshotPieces::Seek() {
   for (; set_ < kAllSets.size(); ++set_, block_ = 0) {
     for (; block_ < cut_.blocks.size(); ++block_) {
-      if (cut_.blocks[block_].in_set[set_]) return true;
+      if (cut_.blocks[block_].lossy_formats[set_]) return true;
     }
   }
   return false;
@@ -77,14 +77,14 @@ void SnapshotPieces::AppendRun(v1::SnapshotPiece& piece, size_t& bytes_left) {
   run.set_root(head.root.ToString());
   run.set_parent(head.parent.ToString());
   run.set_first_block(head.index);
-  run.set_lossy_formats(head.lossy_formats.bits());
+  run.set_lossy_formats(head.lossy_formats[set_]->bits());
   bytes_left -= kRunOverheadBytes;
   std::string& keys = *run.mutable_keys();
   BlockKey last = head.parent;
   for (; block_ < cut_.blocks.size() && bytes_left >= BlockKey::kSize; ++block_) {
     const BlockStore::CutBlock& block = cut_.blocks[block_];
-    const bool continues = block.in_set[set_] && block.parent == last && block.root == head.root &&
-                           block.lossy_formats == head.lossy_formats;
+    const bool continues =
+        block.parent == last && block.root == head.root && block.lossy_formats[set_] == head.lossy_formats[set_];
     if (!continues) break;
     keys.append(block.key.view().data(), BlockKey::kSize);
     bytes_left -= BlockKey::kSize;

@@ -21,8 +21,8 @@ class MapWorld : public SetObserver, public CopyStorage {
   MapWorld() : map(*this, *this, *MakeEvictionPolicyFactory("lru")) {}
 
   void OnStored(BlockSetKind set, const BlockNode& node) override {
-    EXPECT_TRUE(node.In(set));
-    replay.Stored(set, node.root, node.parent_key, node.key, node.lossy_formats);
+    ASSERT_NE(node.CopyFor(set), nullptr);
+    replay.Stored(set, node.root, node.parent_key, node.key, node.CopyFor(set)->header.lossy_formats);
     ++changes;
   }
   void OnTruncated(BlockSetKind set, const BlockNode& node) override {

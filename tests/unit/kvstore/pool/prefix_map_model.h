@@ -21,13 +21,13 @@ class PrefixMapModel {
     RootKey root;
     BlockKey parent;
     uint32_t index = 0;
-    LossyFormats lossy_formats;
     std::map<Tier, uint64_t> slots;
     uint64_t last_use = 0;
   };
   struct Copy {
     Tier tier = Tier::kDevice;
     BlockKey key;
+    LossyFormats lossy_formats;
     bool attached = true;
     uint32_t pins = 0;
     uint32_t guards = 0;
@@ -43,8 +43,11 @@ class PrefixMapModel {
       if (node.parent != header.parent || node.root != header.root || node.index != index) {
         return absl::StatusCode::kInvalidArgument;
       }
-      if (node.slots.contains(tier)) return absl::StatusCode::kAlreadyExists;
-      if (node.lossy_formats != header.lossy_formats) return absl::StatusCode::kFailedPrecondition;
+      if (const auto held = node.slots.find(tier); held != node.slots.end()) {
+        const LossyFormats theirs = copies_.at(held->second).lossy_formats;
+        if (theirs.SubsetOf(header.lossy_formats)) return absl::StatusCode::kAlreadyExists;
+        if (!header.lossy_formats.SubsetOf(theirs)) return absl::StatusCode::kFailedPrecondition;
+      }
     }
     if (index == 0) {
       if (header.parent != RootAsParent(header.root)) return absl::StatusCode::kInvalidArgument;
@@ -63,9 +66,10 @@ class PrefixMapModel {
     if (code != absl::StatusCode::kOk) return code;
     const bool known = nodes_.contains(header.key);
     Node& node = nodes_[header.key];
-    if (!known) node = {header.root, header.parent, index, header.lossy_formats, {}, ++uses_};
+    if (!known) node = {header.root, header.parent, index, {}, ++uses_};
+    if (const auto lossier = node.slots.find(tier); lossier != node.slots.end()) Detach(lossier->second);
     node.slots[tier] = slot;
-    copies_[slot] = {tier, header.key};
+    copies_[slot] = {tier, header.key, header.lossy_formats};
     return absl::StatusCode::kOk;
   }
 
@@ -110,6 +114,13 @@ class PrefixMapModel {
         break;
     }
     return node.slots.contains(Tier::kDisk);
+  }
+  // Those of the device's copy, for `memory` else of the host's; for `disk` of the disk's. REQUIRES: In.
+  LossyFormats LossyIn(const Node& node, BlockSetKind set) const {
+    Tier tier = Tier::kDevice;
+    if (set == BlockSetKind::kMemory && !node.slots.contains(Tier::kDevice)) tier = Tier::kHost;
+    if (set == BlockSetKind::kDisk) tier = Tier::kDisk;
+    return copies_.at(node.slots.at(tier)).lossy_formats;
   }
   // True when the copy is not in use and no child would leave a set for want of it.
   bool CanEvict(uint64_t slot) const {

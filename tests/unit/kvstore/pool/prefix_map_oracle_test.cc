@@ -59,6 +59,10 @@ class Stream {
     uint64_t pinned_while_detached = 0;
     uint64_t freed_by_unpin = 0;
     uint64_t refused_adds = 0;
+    uint64_t replaced = 0;  // lossier copies
+    uint64_t replaced_above_children = 0;
+    uint64_t replaced_out_of_sight = 0;  // a host copy below a device copy
+    uint64_t evicted_to_lossier = 0;     // the memory set went on with the host's formats
   };
   const Counts& counts() const { return counts_; }
 
@@ -128,10 +132,10 @@ class Stream {
   }
 
   // Mostly a block that may be added now.
-  const Place& DrawPlace(Tier tier) {
+  const Place& DrawPlace(Tier tier, LossyFormats lossy) {
     std::vector<const Place*> open;
     for (const Place& place : forest_) {
-      const BlockHeader header = MapWorld::Header(place.root, place.parent, place.key);
+      const BlockHeader header = MapWorld::Header(place.root, place.parent, place.key, lossy);
       if (model_.CheckAdd(header, place.index, tier) == absl::StatusCode::kOk) open.push_back(&place);
     }
     return open.empty() || Draw(10) == 0 ? forest_[Draw(kBlocks)] : *open[Draw(static_cast<uint32_t>(open.size()))];
@@ -139,8 +143,10 @@ class Stream {
 
   std::string AddOne() {
     const Tier tier = DrawTier();
-    const Place& place = DrawPlace(tier);
-    BlockHeader header = MapWorld::Header(place.root, place.parent, place.key);
+    // Half of the copies are exact, the others have one or both of two formats.
+    const LossyFormats lossy(Draw(2) == 0 ? 0 : Draw(4) << 4);
+    const Place& place = DrawPlace(tier, lossy);
+    BlockHeader header = MapWorld::Header(place.root, place.parent, place.key, lossy);
     uint32_t index = place.index;
     switch (Draw(40)) {
       case 0:
@@ -155,19 +161,21 @@ class Stream {
       case 3:
         header.parent = RootAsParent(place.root);
         break;
-      case 4:
-        header.lossy_formats = LossyFormats(8);
-        break;
       default:
         break;
     }
     const uint64_t slot = world_.next_slot;
+    const bool held = world_.CopyOf(header.key, tier) != nullptr;
+    const uint64_t changes = world_.changes;
     const absl::StatusCode expected = model_.Add(header, index, tier, slot);
     const absl::StatusOr<BlockNode*> added = world_.Add(header, index, tier);
     EXPECT_EQ(added.status().code(), expected) << added.status();
     if (added.ok()) {
       taken_.insert(slot);
       counts_.deepest = std::max(counts_.deepest, (*added)->index);
+      if (held) ++counts_.replaced;
+      if (held && (*added)->first_child != nullptr) ++counts_.replaced_above_children;
+      if (held && world_.changes == changes) ++counts_.replaced_out_of_sight;
     } else {
       ++counts_.refused_adds;
     }
@@ -179,8 +187,13 @@ class Stream {
     if (victim == nullptr || !world_.map.CanEvict(*victim)) return "evict nothing";
     const uint64_t slot = victim->slot;
     ++counts_.evicted[static_cast<size_t>(victim->tier)];
+    const BlockKey key = victim->node->key;
+    const LossyFormats lossy = victim->header.lossy_formats;
+    const bool was_on_device = victim->tier == Tier::kDevice;
     model_.Lose(slot);
     world_.map.Evict(victim);
+    const BlockCopy* host = world_.CopyOf(key, Tier::kHost);
+    if (was_on_device && host != nullptr && host->header.lossy_formats != lossy) ++counts_.evicted_to_lossier;
     return "evict slot " + std::to_string(slot);
   }
   std::string LoseOne() {
@@ -267,7 +280,6 @@ class Stream {
       EXPECT_EQ(node->parent_key, expected->second.parent);
       EXPECT_EQ(node->root, expected->second.root);
       EXPECT_EQ(node->index, expected->second.index);
-      EXPECT_EQ(node->lossy_formats, expected->second.lossy_formats);
       EXPECT_EQ(node->last_use, expected->second.last_use);
       EXPECT_EQ(node->parent->key, node->parent_key);
       for (const Tier tier : kAllTiers) {
@@ -275,6 +287,7 @@ class Stream {
         ASSERT_EQ(node->copy(tier) != nullptr, slot != expected->second.slots.end());
         if (node->copy(tier) == nullptr) continue;
         EXPECT_EQ(node->copy(tier)->slot, slot->second);
+        EXPECT_EQ(node->copy(tier)->header.lossy_formats, model_.copies().at(slot->second).lossy_formats);
         EXPECT_EQ(node->copy(tier)->node, node);
       }
     }
@@ -292,7 +305,7 @@ class Stream {
     for (const BlockSetKind set : kAllSets) {
       SetReplay::Set expected;
       for (const auto& [key, node] : model_.nodes()) {
-        if (PrefixMapModel::In(node, set)) expected[key] = {node.parent, node.lossy_formats};
+        if (PrefixMapModel::In(node, set)) expected[key] = {node.parent, model_.LossyIn(node, set)};
       }
       EXPECT_EQ(world_.replay.set(set), expected) << "set " << static_cast<int>(set);
       EXPECT_EQ(world_.map.digest(set), world_.replay.Digest(set)) << "set " << static_cast<int>(set);
@@ -350,6 +363,10 @@ TEST(PrefixMapOracleTest, EveryStepAgreesWithTheLiteralModel) {
     all.pinned_while_detached += counts.pinned_while_detached;
     all.freed_by_unpin += counts.freed_by_unpin;
     all.refused_adds += counts.refused_adds;
+    all.replaced += counts.replaced;
+    all.replaced_above_children += counts.replaced_above_children;
+    all.replaced_out_of_sight += counts.replaced_out_of_sight;
+    all.evicted_to_lossier += counts.evicted_to_lossier;
   }
   EXPECT_GT(all.most_blocks, 20u);
   EXPECT_GT(all.deepest, 5u);
@@ -358,6 +375,10 @@ TEST(PrefixMapOracleTest, EveryStepAgreesWithTheLiteralModel) {
   EXPECT_GT(all.pinned_while_detached, kSeeds / 4);
   EXPECT_GT(all.freed_by_unpin, kSeeds / 4);
   EXPECT_GT(all.refused_adds, kSeeds);
+  EXPECT_GT(all.replaced, kSeeds);
+  EXPECT_GT(all.replaced_above_children, kSeeds / 4);
+  EXPECT_GT(all.replaced_out_of_sight, kSeeds / 4);
+  EXPECT_GT(all.evicted_to_lossier, kSeeds / 4);
 }
 
 }  // namespace

@@ -141,11 +141,61 @@ TEST_F(PrefixMapTest, VictimsAreUnpinnedLeavesLeastRecentlyUsedFirst) {
   EXPECT_EQ(world_.map.Victim(Tier::kDevice), pinned);
 }
 
-TEST_F(PrefixMapTest, CopyWithAnotherHistoryIsRefusedInAnotherTier) {
+TEST_F(PrefixMapTest, EachSetHasTheLossyFormatsOfTheCopyThatSpeaksForIt) {
+  const LossyFormats int8(1u << 5), int4(1u << 6);
+  const auto formats_in = [this](BlockSetKind set) {
+    return world_.map.Find(keys_[0])->CopyFor(set)->header.lossy_formats;
+  };
   world_.AddChain(root_, {keys_[0]}, Tier::kDevice);
-  const BlockHeader lossy = MapWorld::Header(root_, RootAsParent(root_), keys_[0], LossyFormats(8));
-  EXPECT_EQ(world_.Add(lossy, 0, Tier::kHost).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(world_.Add(lossy, 0, Tier::kDevice).status().code(), absl::StatusCode::kAlreadyExists);
+  const BlockKey above = RootAsParent(root_);
+  ASSERT_TRUE(world_.Add(MapWorld::Header(root_, above, keys_[0], int8), 0, Tier::kHost).ok());
+  ASSERT_TRUE(world_.Add(MapWorld::Header(root_, above, keys_[0], int4), 0, Tier::kDisk).ok());
+  EXPECT_EQ(world_.changes, 3u);
+  EXPECT_EQ(formats_in(BlockSetKind::kDevice), LossyFormats());
+  EXPECT_EQ(formats_in(BlockSetKind::kMemory), LossyFormats());
+  EXPECT_EQ(formats_in(BlockSetKind::kDisk), int4);
+  world_.map.Evict(world_.CopyOf(keys_[0], Tier::kDevice));
+  EXPECT_EQ(world_.changes, 5u) << "gone from the device, and told with the host's formats";
+  EXPECT_EQ(formats_in(BlockSetKind::kMemory), int8);
+  EXPECT_EQ(world_.replay.set(BlockSetKind::kMemory).at(keys_[0]).lossy_formats, int8);
+  EXPECT_EQ(world_.map.digest(BlockSetKind::kMemory), world_.replay.Digest(BlockSetKind::kMemory));
+  world_.AddChain(root_, {keys_[0]}, Tier::kDevice);
+  EXPECT_EQ(world_.replay.set(BlockSetKind::kMemory).at(keys_[0]).lossy_formats, LossyFormats());
+  EXPECT_EQ(world_.map.digest(BlockSetKind::kMemory), world_.map.digest(BlockSetKind::kDevice));
+  EXPECT_FALSE(world_.map.Find(keys_[0])->HitIn(BlockSetKind::kDisk, int8));
+  EXPECT_TRUE(world_.map.Find(keys_[0])->HitIn(BlockSetKind::kDisk, int8.Union(int4)));
+  EXPECT_TRUE(world_.map.Find(keys_[0])->HitIn(BlockSetKind::kMemory, LossyFormats()));
+}
+
+TEST_F(PrefixMapTest, CopyWithFewerLossyFormatsTakesThePlaceOfOneWithMore) {
+  const BlockKey above = RootAsParent(root_);
+  const auto add = [&](uint32_t lossy, Tier tier) {
+    return world_.Add(MapWorld::Header(root_, above, keys_[0], LossyFormats(lossy)), 0, tier).status().code();
+  };
+  for (const Tier tier : kAllTiers) {
+    ASSERT_EQ(add(0b110000, tier), absl::StatusCode::kOk);
+    ASSERT_TRUE(world_.Add(MapWorld::Header(root_, keys_[0], keys_[1], LossyFormats(0b110000)), 1, tier).ok());
+    BlockCopy* old = world_.CopyOf(keys_[0], tier);
+    world_.map.Pin(old);
+    EXPECT_EQ(add(0b110000, tier), absl::StatusCode::kAlreadyExists);
+    EXPECT_EQ(add(0b111000, tier), absl::StatusCode::kAlreadyExists);
+    EXPECT_EQ(add(0b001000, tier), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(add(0b010000, tier), absl::StatusCode::kOk);
+    EXPECT_EQ(old->node, nullptr) << "its reader keeps it";
+    EXPECT_EQ(add(0b100000, tier), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(add(0, tier), absl::StatusCode::kOk);
+    EXPECT_EQ(add(0, tier), absl::StatusCode::kAlreadyExists);
+    EXPECT_NE(world_.CopyOf(keys_[1], tier), nullptr) << "what stands below it stays";
+    const uint64_t slot = old->slot;
+    EXPECT_FALSE(world_.freed.contains(slot));
+    world_.map.Unpin(old);
+    EXPECT_TRUE(world_.freed.contains(slot));
+  }
+  EXPECT_EQ(world_.freed.size(), 6u);
+  for (const BlockSetKind set : kAllSets) {
+    EXPECT_EQ(world_.map.digest(set), world_.replay.Digest(set));
+    EXPECT_EQ(world_.CountIn(set, keys_), 2u);
+  }
 }
 
 class DeepPrefixMapTest : public testing::Test {

@@ -42,8 +42,9 @@ void ExpectCutEquals(const BlockStore::Cut& cut, const SetReplay& replay) {
     }
     bool in_any = false;
     for (size_t set = 0; set < 3; ++set) {
-      in_any = in_any || block.in_set[set];
-      if (block.in_set[set]) sets[set][block.key] = {block.parent, block.lossy_formats};
+      if (!block.lossy_formats[set]) continue;
+      in_any = true;
+      sets[set][block.key] = {block.parent, *block.lossy_formats[set]};
     }
     EXPECT_TRUE(in_any);
   }

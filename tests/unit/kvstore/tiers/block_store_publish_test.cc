@@ -217,9 +217,11 @@ TEST_F(BlockStorePublishTest, ExactCopyReplacesALossyOneForNewReaders) {
   EXPECT_TRUE(exact->header().lossy_formats.exact());
   EXPECT_NE(exact->block(), old[0].block());
   EXPECT_EQ(world_.Lookup(keys_), (Blocks{1, 1, 0}));
+  EXPECT_EQ(world_.Lookup(keys_, lossy), (Blocks{4, 4, 0})) << "what stands below it stays";
   EXPECT_TRUE(world_.AllHold(old, keys_)) << "pinned readers keep theirs";
+  EXPECT_EQ(world_.device->used(), 5u);
   old.clear();
-  EXPECT_EQ(world_.device->used(), 1u);
+  EXPECT_EQ(world_.device->used(), 4u);
   EXPECT_EQ(world_.Replay().Digest(BlockSetKind::kDevice), world_.store->GetBooks().digests[0]);
 }
 

@@ -78,7 +78,8 @@ inline void ExpectEqualSets(const BlockStore::Cut& cut, const SetReplay& model) 
   for (const BlockSetKind kind : kAllSets) {
     SetReplay::Set expected;
     for (const BlockStore::CutBlock& block : cut.blocks) {
-      if (block.in_set[static_cast<size_t>(kind)]) expected[block.key] = {block.parent, block.lossy_formats};
+      const auto& lossy = block.lossy_formats[static_cast<size_t>(kind)];
+      if (lossy) expected[block.key] = {block.parent, *lossy};
     }
     EXPECT_EQ(model.set(kind), expected) << "set " << static_cast<int>(kind);
     EXPECT_EQ(model.Digest(kind), cut.digests[static_cast<size_t>(kind)]);
