@@ -26,8 +26,8 @@ LayoutFingerprint ComputeLayoutFingerprint(const BlockLayout& layout);
 struct BlockHeader {
   RootKey root;
   BlockKey key;
-  BlockKey parent;  // block 0: the root
-  uint32_t group = 0;
+  BlockKey parent;     // block 0: the root
+  uint32_t group = 0;  // of layers with one attention span; 0 is the chain, the others' keys follow from it
   ShardRange shard;
   uint64_t start_position = 0;  // of the block's first token
   LayoutFingerprint layout;

@@ -8,7 +8,8 @@
 
 namespace kvmesh {
 
-static_assert(std::endian::native == std::endian::little, "token ids are hashed as little-endian bytes in place");
+static_assert(std::endian::native == std::endian::little,
+              "token ids and groups are hashed as little-endian bytes in place");
 
 BlockKey ComputeBlockKey(const BlockKey& parent, std::span<const uint32_t> tokens, const Digest32* extra) {
   Sha256Stream stream;
@@ -20,6 +21,19 @@ BlockKey ComputeBlockKey(const BlockKey& parent, std::span<const uint32_t> token
   BlockKey key;
   std::memcpy(key.bytes.data(), digest.bytes.data(), key.bytes.size());
   return key;
+}
+
+BlockKey ComputeGroupKey(const BlockKey& key, uint32_t group) {
+  if (group == 0) return key;
+  Sha256Stream stream;
+  stream.Update(key.bytes.data(), key.bytes.size());
+  stream.Update("group", 5);
+  stream.Update(&group, sizeof(group));
+  Digest32 digest;
+  stream.Final(digest.bytes.data());
+  BlockKey out;
+  std::memcpy(out.bytes.data(), digest.bytes.data(), out.bytes.size());
+  return out;
 }
 
 std::vector<BlockKey> ComputeBlockKeys(const BlockKey& parent, std::span<const uint32_t> tokens,

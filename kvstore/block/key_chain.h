@@ -32,6 +32,10 @@ BlockKey ComputeBlockKey(const BlockKey& parent, std::span<const uint32_t> token
 // prompt). REQUIRES: block_tokens >= 1.
 std::vector<BlockKey> ComputeBlockKeys(const BlockKey& parent, std::span<const uint32_t> tokens, uint32_t block_tokens);
 
+// Key of group `group`'s block beside the chain's: for a group above 0 the first 16 bytes of SHA-256(key || "group" ||
+// u32 LE group); the chain's own key for group 0.
+BlockKey ComputeGroupKey(const BlockKey& key, uint32_t group);
+
 }  // namespace kvmesh
 
 #endif  // KVMESH_KVSTORE_BLOCK_KEY_CHAIN_H_

@@ -63,15 +63,15 @@ BlockNode* PrefixMap::FindRoot(const RootKey& root) const {
 }
 
 absl::StatusOr<BlockNode*> PrefixMap::ParentFor(const BlockHeader& header, uint32_t index) {
-  if (index == 0) {
-    if (header.parent != RootAsParent(header.root)) {
+  if (index == 0 || header.group > 0) {
+    if (index == 0 && header.parent != RootAsParent(header.root)) {
       return absl::InvalidArgumentError("parent: the parent of block 0 must be its root");
     }
-    std::unique_ptr<BlockNode>& root = roots_[header.parent];
+    std::unique_ptr<BlockNode>& root = roots_[RootAsParent(header.root)];
     if (root == nullptr) {
       root = std::make_unique<BlockNode>();
       root->root = header.root;
-      root->key = header.parent;
+      root->key = RootAsParent(header.root);
       root->is_root = true;
     }
     return root.get();
@@ -80,7 +80,7 @@ absl::StatusOr<BlockNode*> PrefixMap::ParentFor(const BlockHeader& header, uint3
   if (parent == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("parent: block ", header.parent.ToHex(), " is not held"));
   }
-  if (parent->root != header.root || parent->index + 1 != index) {
+  if (parent->root != header.root || parent->index + 1 != index || parent->group > 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("parent: block ", header.parent.ToHex(), " stands in another chain or at another index"));
   }
@@ -88,7 +88,8 @@ absl::StatusOr<BlockNode*> PrefixMap::ParentFor(const BlockHeader& header, uint3
 }
 
 absl::Status PrefixMap::CheckNode(const BlockNode& node, const BlockHeader& header, uint32_t index, Tier tier) const {
-  if (node.parent_key != header.parent || node.root != header.root || node.index != index) {
+  if (node.parent_key != header.parent || node.root != header.root || node.index != index ||
+      node.group != header.group) {
     return absl::InvalidArgumentError(
         absl::StrCat("key: block ", header.key.ToHex(), " is known under another parent"));
   }
@@ -110,6 +111,7 @@ BlockNode* PrefixMap::NewNode(const BlockHeader& header, uint32_t index, BlockNo
   node->key = header.key;
   node->parent_key = header.parent;
   node->index = index;
+  node->group = header.group;
   node->last_use = ++use_counter_;
   node->parent = parent;
   node->next_sibling = parent->first_child;
@@ -181,15 +183,16 @@ bool PrefixMap::NoteChange(BlockNode* node, const Standings& before) {
     const Standing& was = before[Index(set)];
     const Standing& is = now[Index(set)];
     if (was.in == is.in && was.lossy_formats == is.lossy_formats) continue;
-    if (was.in) digests_[Index(set)].Remove(was.digest_member);
-    if (is.in) digests_[Index(set)].Add(is.digest_member);
     uint32_t& siblings = node->parent->children_in[Index(set)];
     if (is.in && !was.in) ++siblings;
     if (was.in && !is.in) --siblings;
+    if (!is.in) left = true;
+    if (node->group > 0) continue;
+    if (was.in) digests_[Index(set)].Remove(was.digest_member);
+    if (is.in) digests_[Index(set)].Add(is.digest_member);
     if (is.in) {
       observer_.OnStored(set, *node);
     } else {
-      left = true;
       // A parent that is out of the set left just now, and its truncation covers this node.
       if (node->parent->In(set)) observer_.OnTruncated(set, *node);
     }

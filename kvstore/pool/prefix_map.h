@@ -1,5 +1,8 @@
 // Chains of sealed blocks on one worker: which tier holds a copy of each, who pins it, and which may go.
 //
+// Blocks of layer groups above 0 stand beside the chain: each hangs under its root alone, whatever its index, so that
+// any of them may come and go. They are in no digest, and the observer does not hear of them.
+//
 // Invariants, after every method:
 //   - A node has at least one attached copy; a root node stands for an identity and has at least one child.
 //   - device set: nodes with a device copy. Their parents have one too (a root counts as having all).
@@ -59,6 +62,7 @@ struct BlockNode {
   BlockKey key;
   BlockKey parent_key;  // block 0: the root
   uint32_t index = 0;   // in the chain
+  uint32_t group = 0;   // layer group
   bool is_root = false;
   BlockNode* parent = nullptr;
   BlockNode* first_child = nullptr;

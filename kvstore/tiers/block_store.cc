@@ -10,6 +10,12 @@
 namespace kvmesh {
 namespace {
 
+// Whether `node` is the last of `count` blocks of a chain of `root`, of which the first has index `first`.
+bool EndsSpan(const BlockNode* node, const RootKey& root, uint32_t first, uint32_t count) {
+  return node != nullptr && node->group == 0 && node->root == root && count > 0 &&
+         uint64_t{node->index} + 1 == uint64_t{first} + count;
+}
+
 uint64_t PinLimit(uint64_t capacity, double fraction) {
   return std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(capacity) * fraction));
 }
@@ -114,6 +120,7 @@ BlockStore::BlockStore(const Options& options)
       disk_(options.disk),
       clock_(options.clock),
       block_tokens_(options.block_tokens),
+      max_group_(options.max_group),
       max_pinned_fraction_(options.max_pinned_fraction),
       max_pinned_device_(PinLimit(options.device->capacity(), options.max_pinned_fraction)),
       block_bytes_(static_cast<size_t>(options.device->layout().block_bytes)),
@@ -183,8 +190,9 @@ uint64_t BlockStore::MaxPinned(Tier tier) const {
 }
 
 bool BlockStore::Fits(const BlockHeader& header) const {
-  return header.layout == layout_fingerprint_ && header.format == device_->layout().format && header.group == 0 &&
-         header.shard == shard_ && header.payload_bytes == block_bytes_ && header.start_position % block_tokens_ == 0 &&
+  return header.layout == layout_fingerprint_ && header.format == device_->layout().format &&
+         header.group <= max_group_ && header.shard == shard_ && header.payload_bytes == block_bytes_ &&
+         header.start_position % block_tokens_ == 0 &&
          header.start_position / block_tokens_ <= std::numeric_limits<uint32_t>::max();
 }
 
@@ -227,6 +235,7 @@ absl::StatusOr<BlockPin> BlockStore::Seal(PrivateBlock&& block, const SealInfo& 
   header.root = info.root;
   header.key = info.key;
   header.parent = info.parent;
+  header.group = info.group;
   header.shard = shard_;
   header.start_position = uint64_t{info.index} * block_tokens_;
   header.layout = layout_fingerprint_;
@@ -297,9 +306,7 @@ absl::StatusOr<std::vector<BlockKey>> BlockStore::ChainKeys(const RootKey& root,
                                                             uint32_t first, uint32_t count) const {
   MutexLock lock(mu_);
   const BlockNode* node = map_.Find(last_key);
-  if (node == nullptr || node->root != root || count == 0 || uint64_t{node->index} + 1 != uint64_t{first} + count) {
-    return absl::NotFoundError("chain: the span is not held");
-  }
+  if (!EndsSpan(node, root, first, count)) return absl::NotFoundError("chain: the span is not held");
   std::vector<BlockKey> keys(count);
   for (auto it = keys.rbegin(); it != keys.rend(); ++it, node = node->parent) *it = node->key;
   return keys;
@@ -313,9 +320,7 @@ absl::StatusOr<std::vector<BlockPin>> BlockStore::PinForRead(const RootKey& root
   std::vector<BlockCopy*> copies;
   std::array<uint64_t, 3> newly_pinned{};
   const BlockNode* node = map_.Find(last_key);
-  if (node == nullptr || node->root != root || count == 0 || uint64_t{node->index} + 1 != uint64_t{first} + count) {
-    return absl::NotFoundError("chain: the span is not held");
-  }
+  if (!EndsSpan(node, root, first, count)) return absl::NotFoundError("chain: the span is not held");
   for (; copies.size() < count && !node->is_root; node = node->parent) {
     BlockCopy* copy = AcceptedCopy(*node, accepted);
     if (copy == nullptr) return absl::NotFoundError("chain: held in a format not accepted");
@@ -393,6 +398,7 @@ BlockStore::Cut BlockStore::TakeCut() const {
   cut.sequence = events_.last();
   cut.blocks.reserve(map_.size());
   map_.ForEachParentsFirst([&cut](const BlockNode& node) {
+    if (node.group > 0) return;
     CutBlock block{node.root, node.parent_key, node.key, node.index, {}};
     for (const BlockSetKind set : kAllSets) {
       const BlockCopy* copy = node.CopyFor(set);

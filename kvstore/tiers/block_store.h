@@ -97,6 +97,7 @@ class BlockStore {
     double max_pinned_fraction = 0.5;  // of each tier; on the device pinned and private blocks together
     size_t event_capacity = 1 << 20;
     uint32_t block_tokens = 0;  // required; gives a header's start position its index
+    uint32_t max_group = 0;     // layer group of its blocks, at most
   };
 
   // Takes over what the disk recovered, as AdoptRecovered does. INVALID_ARGUMENT names the option.
@@ -133,6 +134,7 @@ class BlockStore {
     BlockKey parent;
     uint32_t index = 0;
     LossyFormats lossy_formats;
+    uint32_t group = 0;  // above 0: `key` and `parent` are the group's (ComputeGroupKey)
   };
   // Checksums and publishes content that this worker computed. If the key is held on the device already, the private
   // block is dropped and the held copy is pinned instead; but a held copy with more lossy formats is replaced for new
@@ -147,7 +149,7 @@ class BlockStore {
   BlockPin Share(const BlockPin& pin);
 
   // Keys of the `count` blocks of a chain up to and including `last_key`, of which the first has index `first`.
-  // NOT_FOUND: no such chain, or one of another identity.
+  // NOT_FOUND: no such chain, or one of another identity. Blocks of groups above 0 are no chain.
   absl::StatusOr<std::vector<BlockKey>> ChainKeys(const RootKey& root, const BlockKey& last_key, uint32_t first,
                                                   uint32_t count) const;
   // Pins copies of a span of a chain in the fastest tier that holds them as accepted, for readers that take bytes away.
@@ -168,7 +170,7 @@ class BlockStore {
   // Copies as much of memory to disk as fits, chain by chain. For shutdown.
   void FlushToDisk(absl::Time deadline);
 
-  // A consistent cut: every held block, parents first, and the event sequence it stands at.
+  // A consistent cut: every held block of a chain, parents first, and the event sequence it stands at.
   struct CutBlock {
     RootKey root;
     BlockKey parent;
@@ -284,6 +286,7 @@ class BlockStore {
   DiskTier* const disk_;
   const Clock* const clock_;
   const uint32_t block_tokens_;
+  const uint32_t max_group_;
   const double max_pinned_fraction_;
   const uint64_t max_pinned_device_;
   const size_t block_bytes_;

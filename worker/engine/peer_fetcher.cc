@@ -20,6 +20,7 @@ absl::Status CheckHeader(const BlockHeader& header, const RootKey& root, const B
   }
   if (header.root != root) return absl::DataLossError("root: the peer sent a block of another identity");
   if (header.parent != parent) return absl::DataLossError("parent: the peer sent a block of another chain");
+  if (header.group != 0) return absl::DataLossError("group: the peer sent a block of another layer group");
   if (header.key != key) return absl::DataLossError("key: the peer sent another block");
   return absl::OkStatus();
 }

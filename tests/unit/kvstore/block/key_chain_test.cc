@@ -27,6 +27,15 @@ TEST(KeyChainTest, ZeroParentAndSixteenTokensIsGolden) {
   EXPECT_EQ(ComputeBlockKey(BlockKey{}, tokens, &extra).ToHex(), "add7a235734649e903778b7d01990d2b");
 }
 
+TEST(KeyChainTest, GroupKeysAreGolden) {
+  BlockKey key;
+  for (uint8_t i = 0; i < 16; ++i) key.bytes[i] = i;
+  EXPECT_EQ(ComputeGroupKey(key, 0), key);
+  EXPECT_EQ(ComputeGroupKey(key, 1).ToHex(), "924213d676c8163d17a8533eda3595ed");
+  EXPECT_EQ(ComputeGroupKey(key, 2).ToHex(), "38aca96238b76d2fc271819822ce17ba");
+  EXPECT_EQ(ComputeGroupKey(key, 15).ToHex(), "b85cb4703df129a5885a3adc2bdfc3a1");
+}
+
 TEST(KeyChainTest, MatchesTheLiteralFormulaForEveryBlockSize) {
   constexpr uint32_t kSeed = 7;
   std::mt19937 random(kSeed);

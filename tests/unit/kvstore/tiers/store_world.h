@@ -31,6 +31,7 @@ struct StoreShape {
   double max_pinned_fraction = 0.5;
   size_t event_capacity = 1 << 20;
   bool staged_device = false;  // the device's memory is not addressable
+  uint32_t max_group = 0;
 };
 
 class StoreWorld {
@@ -50,6 +51,7 @@ class StoreWorld {
     options.max_pinned_fraction = shape_.max_pinned_fraction;
     options.event_capacity = shape_.event_capacity;
     options.block_tokens = kTestBlockTokens;
+    options.max_group = shape_.max_group;
     return options;
   }
   // Ends the process, so to speak: memory is lost, the disk remains.
