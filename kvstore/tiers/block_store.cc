@@ -101,8 +101,11 @@ absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Create(const Options& op
   if (options.host != nullptr && options.host->memory_kind() != MemoryKind::kHost) {
     return absl::InvalidArgumentError("host: the host tier must be host memory");
   }
-  if (options.host != nullptr && options.host->layout().block_bytes != options.device->layout().block_bytes) {
-    return absl::InvalidArgumentError("host: its blocks must have the device pool's layout");
+  const BlockLayout& layout = options.device->layout();
+  for (const auto& [option, other] : {std::pair("host", options.host != nullptr ? options.host->layout() : layout),
+                                      {"disk_layout", options.disk_layout.value_or(layout)}}) {
+    const absl::Status status = TierLayouts::Comparable(layout, other);
+    if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(option, ": ", status.message()));
   }
   if (options.policy == nullptr) return absl::InvalidArgumentError("policy: an eviction policy is required");
   if (options.block_tokens == 0) return absl::InvalidArgumentError("block_tokens: must be at least 1");
@@ -123,9 +126,9 @@ BlockStore::BlockStore(const Options& options)
       max_group_(options.max_group),
       max_pinned_fraction_(options.max_pinned_fraction),
       max_pinned_device_(PinLimit(options.device->capacity(), options.max_pinned_fraction)),
-      block_bytes_(static_cast<size_t>(options.device->layout().block_bytes)),
+      layouts_({options.device->layout(), (options.host != nullptr ? options.host : options.device)->layout(),
+                options.disk_layout.value_or(options.device->layout())}),
       shard_(WholeShard(device_->layout())),
-      layout_fingerprint_(ComputeLayoutFingerprint(options.device->layout())),
       events_(options.event_capacity),
       backing_(*this),
       map_(backing_, backing_, options.policy) {}
@@ -143,8 +146,8 @@ void BlockStore::AdoptRecovered() {
     return a.header.start_position < b.header.start_position;
   });
   for (const RecoveredBlock& block : recovered) {
-    const bool usable =
-        Fits(block.header) && map_.Add(block.header, IndexOf(block.header), Tier::kDisk, block.slot.value()).ok();
+    const bool usable = Fits(block.header, Tier::kDisk) &&
+                        map_.Add(block.header, IndexOf(block.header), Tier::kDisk, block.slot.value()).ok();
     if (!usable) disk_->Erase(block.slot);
   }
   lock.Unlock();
@@ -189,9 +192,8 @@ uint64_t BlockStore::MaxPinned(Tier tier) const {
   return disk_ == nullptr ? 0 : PinLimit(disk_->usage().capacity_blocks, max_pinned_fraction_);
 }
 
-bool BlockStore::Fits(const BlockHeader& header) const {
-  return header.layout == layout_fingerprint_ && header.format == device_->layout().format &&
-         header.group <= max_group_ && header.shard == shard_ && header.payload_bytes == block_bytes_ &&
+bool BlockStore::Fits(const BlockHeader& header, Tier tier) const {
+  return layouts_.Fits(header, tier) && header.group <= max_group_ && header.shard == shard_ &&
          header.start_position % block_tokens_ == 0 &&
          header.start_position / block_tokens_ <= std::numeric_limits<uint32_t>::max();
 }
@@ -238,11 +240,11 @@ absl::StatusOr<BlockPin> BlockStore::Seal(PrivateBlock&& block, const SealInfo& 
   header.group = info.group;
   header.shard = shard_;
   header.start_position = uint64_t{info.index} * block_tokens_;
-  header.layout = layout_fingerprint_;
+  header.layout = layout_fingerprint();
   header.format = device_->layout().format;
   header.lossy_formats = info.lossy_formats;
   header.seal_time = absl::FromUnixMicros(absl::ToUnixMicros(clock_->Now()));
-  header.payload_bytes = block_bytes_;
+  header.payload_bytes = layouts_.block_bytes(Tier::kDevice);
   std::vector<std::byte> buffer;
   BlockCopy private_copy;
   private_copy.slot = block.block().value();
@@ -254,7 +256,7 @@ absl::StatusOr<BlockPin> BlockStore::Seal(PrivateBlock&& block, const SealInfo& 
 
 absl::StatusOr<BlockPin> BlockStore::Publish(PrivateBlock&& block, const BlockHeader& header) {
   KVMESH_CHECK(block.store_ == this, "published what is not a private block of this store");
-  if (!Fits(header)) {
+  if (!Fits(header, Tier::kDevice)) {
     MutexLock lock(mu_);
     CountMiss(MissReason::kCorrupt);
     return absl::DataLossError("header: the copy was sealed under another layout, format, group, shard or position");
@@ -344,36 +346,41 @@ absl::StatusOr<std::span<const std::byte>> BlockStore::MemoryBytes(const BlockCo
   const BlockPool& pool = copy.tier == Tier::kDevice ? *device_ : *host_;
   const BlockId block(static_cast<uint32_t>(copy.slot));
   if (pool.memory_kind() == MemoryKind::kHost) return pool.bytes(block);
-  buffer.resize(block_bytes_);
+  buffer.resize(layouts_.block_bytes(copy.tier));
   KVMESH_RETURN_IF_ERROR(pool.Read(block, buffer));
   return std::span<const std::byte>(buffer);
 }
 
 std::span<const std::byte> BlockStore::BytesInPlace(const BlockPin& pin) const {
-  if (pin.tier() == Tier::kDisk) return {};
+  if (pin.tier() == Tier::kDisk || !layouts_.Same(pin.tier(), Tier::kDevice)) return {};
   if (pin.tier() == Tier::kDevice && device_->memory_kind() != MemoryKind::kHost) return {};
   std::vector<std::byte> unused;
   return *MemoryBytes(*pin.copy_, unused);
 }
 
-absl::Status BlockStore::Read(const BlockPin& pin, std::span<std::byte> out) {
-  absl::Status status;
+absl::StatusOr<BlockHeader> BlockStore::Read(const BlockPin& pin, std::span<std::byte> out) {
+  absl::StatusOr<BlockHeader> read = pin.header();
+  std::vector<std::byte> buffer;
   if (pin.tier() == Tier::kDisk) {
-    DiskTier::ReadRequest request{DiskSlot(pin.copy_->slot), pin.header(), out, absl::OkStatus()};
+    const bool as_it_is = layouts_.Same(Tier::kDisk, Tier::kDevice);
+    if (!as_it_is) buffer.resize(layouts_.block_bytes(Tier::kDisk));
+    DiskTier::ReadRequest request{DiskSlot(pin.copy_->slot), pin.header(), as_it_is ? out : buffer, absl::OkStatus()};
     disk_->Read({&request, 1});
-    status = request.status;
+    if (!request.status.ok()) {
+      read = request.status;
+    } else if (!as_it_is) {
+      read = layouts_.Convert(pin.header(), Tier::kDisk, buffer, Tier::kDevice, out);
+    }
   } else {
-    std::vector<std::byte> buffer;
-    absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(*pin.copy_, buffer);
+    const absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(*pin.copy_, buffer);
     if (!bytes.ok()) return bytes.status();
-    std::memcpy(out.data(), bytes->data(), bytes->size());
-    status = VerifyBlock(pin.header(), out);
+    read = layouts_.Move(pin.header(), pin.tier(), *bytes, Tier::kDevice, out);
   }
-  if (!status.ok()) {
+  if (!read.ok()) {
     MutexLock lock(mu_);
-    Lose(pin.copy_, absl::IsDataLoss(status) ? MissReason::kCorrupt : MissReason::kIoError);
+    Lose(pin.copy_, absl::IsDataLoss(read.status()) ? MissReason::kCorrupt : MissReason::kIoError);
   }
-  return status;
+  return read;
 }
 
 uint64_t BlockStore::EraseIdentity(const RootKey& root) {
@@ -436,6 +443,9 @@ BlockStore::Books BlockStore::GetBooks() const {
   books.misses = misses_;
   books.promoted_bytes = promoted_bytes_;
   books.demoted_bytes = demoted_bytes_;
+  books.lossy_promotions = lossy_promotions_;
+  books.lossy_demotions = lossy_demotions_;
+  books.conversions = layouts_.books();
   return books;
 }
 

@@ -4,6 +4,9 @@
 // Life of a block: Allocate gives a private device slot; the owner fills it; Seal (own content) or Publish (a copy from
 // elsewhere, verified here) makes it findable and returns a pin. Unpinned, it is demoted device -> host -> disk, leaves
 // first, and promoted back by Acquire in chain order. A move frees the slot it came from, except that disk copies stay.
+// Host and disk may hold blocks in formats of their own: a move converts what it copied, after verifying it, and seals
+// it anew. So copies of one block differ in their lossy formats (contract 8); a copy is a hit by its own, and one with
+// fewer takes the place of one with more.
 //
 // Ordering: bytes complete, checksum, map insert, event (contract 2). Thread safe; bytes move outside the lock, under
 // guards. Deadlines are wall-clock times of the injected Clock.
@@ -27,6 +30,7 @@
 #include "kvstore/pool/prefix_map.h"
 #include "kvstore/tiers/disk_tier.h"
 #include "kvstore/tiers/event_log.h"
+#include "kvstore/tiers/tier_layouts.h"
 
 namespace kvmesh {
 
@@ -89,9 +93,10 @@ absl::string_view MissReasonName(MissReason reason);
 class BlockStore {
  public:
   struct Options {
-    BlockPool* device = nullptr;  // required
-    BlockPool* host = nullptr;    // optional; memory_kind() == kHost
-    DiskTier* disk = nullptr;     // optional
+    BlockPool* device = nullptr;             // required
+    BlockPool* host = nullptr;               // optional; memory_kind() == kHost; the device's dimensions in any format
+    DiskTier* disk = nullptr;                // optional
+    std::optional<BlockLayout> disk_layout;  // of the same dimensions; none: the device's
     const Clock* clock = &Clock::Real();
     EvictionPolicyFactory policy;      // required
     double max_pinned_fraction = 0.5;  // of each tier; on the device pinned and private blocks together
@@ -158,9 +163,11 @@ class BlockStore {
   // to and including `last_key`, of which the first has index `first`.
   absl::StatusOr<std::vector<BlockPin>> PinForRead(const RootKey& root, const BlockKey& last_key, uint32_t first,
                                                    uint32_t count, LossyFormats accepted);
-  // Copies a pinned block's bytes, verified. DATA_LOSS: erased and counted. UNAVAILABLE: I/O error.
-  absl::Status Read(const BlockPin& pin, std::span<std::byte> out);
-  // The pinned block's bytes in place; empty when they are not in host-addressable memory. Not verified.
+  // Copies a pinned block's bytes, verified, in the device's layout, and returns the header that seals them there.
+  // DATA_LOSS: erased and counted. UNAVAILABLE: I/O error. REQUIRES: `out` is of the device's block size.
+  absl::StatusOr<BlockHeader> Read(const BlockPin& pin, std::span<std::byte> out);
+  // The pinned block's bytes in place; empty when they are not in host-addressable memory, or in another layout than
+  // the device's. Not verified.
   std::span<const std::byte> BytesInPlace(const BlockPin& pin) const;
 
   // Makes all blocks of an identity unfindable, and their storage free once unpinned. Returns the number of blocks.
@@ -202,13 +209,16 @@ class BlockStore {
     uint64_t disk_errors = 0;                     // DiskTier::Usage::io_errors
     std::array<uint64_t, 3> evictions{};          // since start, by tier
     std::array<uint64_t, kMissReasons> misses{};  // since start; one for each run that ended or copy that was lost
-    std::array<uint64_t, 3> promoted_bytes{};     // by source tier
-    std::array<uint64_t, 3> demoted_bytes{};      // by destination tier
+    std::array<uint64_t, 3> promoted_bytes{};     // by source tier, in its format
+    std::array<uint64_t, 3> demoted_bytes{};      // by destination tier, in its format
+    std::array<uint64_t, 3> lossy_promotions{};   // blocks that are not exact, by source tier
+    std::array<uint64_t, 3> lossy_demotions{};    // the same, by destination tier
+    ConversionBooks conversions{};
   };
   Books GetBooks() const;
 
   BlockPool& device() const { return *device_; }
-  const LayoutFingerprint& layout_fingerprint() const { return layout_fingerprint_; }
+  const LayoutFingerprint& layout_fingerprint() const { return layouts_.fingerprint(Tier::kDevice); }
 
  private:
   friend class BlockPin;
@@ -236,12 +246,14 @@ class BlockStore {
   bool PinBoundReached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return map_.pinned(Tier::kDevice) + private_blocks_ >= max_pinned_device_;
   }
+  // Counts a copy that was made in the tier.
+  void CountDemotion(const BlockHeader& made, Tier to) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountMiss(MissReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { ++misses_[static_cast<size_t>(reason)]; }
   absl::StatusOr<BlockPin> PublishVerified(PrivateBlock&& block, const BlockHeader& header);
   // The node's copy in the fastest tier among those whose lossy formats are accepted, or null.
   static BlockCopy* AcceptedCopy(const BlockNode& node, LossyFormats accepted);
-  // Whether blocks of this store can have such a header.
-  bool Fits(const BlockHeader& header) const;
+  // Whether copies in that tier of this store can have such a header.
+  bool Fits(const BlockHeader& header, Tier tier) const;
   uint32_t IndexOf(const BlockHeader& header) const;
   // Bytes of a pinned memory copy: in place where the host can address them, else copied into `buffer`.
   absl::StatusOr<std::span<const std::byte>> MemoryBytes(const BlockCopy& copy, std::vector<std::byte>& buffer) const;
@@ -261,7 +273,12 @@ class BlockStore {
   MissReason NoRoom(absl::Time deadline) const {
     return clock_->Now() >= deadline ? MissReason::kDeadline : MissReason::kPoolFull;
   }
-  Step FinishPromotion(BlockCopy* source, BlockId slot, const absl::Status& status, Acquired& out)
+  // Puts verified bytes of a copy in `from` into a device slot; returns the header of what is there now. INTERNAL: the
+  // device failed.
+  absl::StatusOr<BlockHeader> WriteToDevice(const BlockHeader& header, Tier from, std::span<const std::byte> bytes,
+                                            BlockId slot);
+  // `made`: the header of the copy in `slot`, or why there is none.
+  Step FinishPromotion(BlockCopy* source, BlockId slot, const absl::StatusOr<BlockHeader>& made, Acquired& out)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Lose(BlockCopy* copy, MissReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -273,10 +290,22 @@ class BlockStore {
   void EvictDevice(MutexLock& lock, BlockCopy* victim, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EvictFromMemory(MutexLock& lock, BlockCopy* victim, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether a copy made of one with `lossy_formats` would be new in the tier, or better than the one it has.
+  bool Improves(const BlockNode& node, LossyFormats lossy_formats, Tier tier) const;
+  // The same of the disk, and what memory holds of the node.
+  bool DiskWants(const BlockNode& node) const;
   // Writes the chain up to `node` to disk, roots first, as far as it goes.
   void WriteChainToDisk(MutexLock& lock, BlockNode* node, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  struct DiskPayload {
+    BlockHeader header;
+    std::span<const std::byte> bytes;  // of the copy itself or of a buffer
+    std::vector<std::byte> staged;
+    std::vector<std::byte> converted;
+  };
+  // Fills in what the disk is to hold of a memory copy. DATA_LOSS: the copy is wrong. INTERNAL: the device failed.
+  absl::Status PrepareForDisk(const BlockCopy& source, DiskPayload& payload);
   // True when the disk holds the block afterwards.
-  bool WriteOneToDisk(MutexLock& lock, const BlockKey& key, absl::Time deadline, std::vector<std::byte>& buffer)
+  bool WriteOneToDisk(MutexLock& lock, const BlockKey& key, absl::Time deadline, DiskPayload& payload)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Until nobody else writes that block to disk. False: the deadline came first.
   bool WaitToWrite(MutexLock& lock, const BlockKey& key, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -289,9 +318,8 @@ class BlockStore {
   const uint32_t max_group_;
   const double max_pinned_fraction_;
   const uint64_t max_pinned_device_;
-  const size_t block_bytes_;
+  TierLayouts layouts_;
   const ShardRange shard_;  // of every block
-  const LayoutFingerprint layout_fingerprint_;
 
   EventLog events_;
   mutable Mutex mu_;
@@ -306,6 +334,8 @@ class BlockStore {
   std::array<uint64_t, kMissReasons> misses_ ABSL_GUARDED_BY(mu_){};
   std::array<uint64_t, 3> promoted_bytes_ ABSL_GUARDED_BY(mu_){};
   std::array<uint64_t, 3> demoted_bytes_ ABSL_GUARDED_BY(mu_){};
+  std::array<uint64_t, 3> lossy_promotions_ ABSL_GUARDED_BY(mu_){};
+  std::array<uint64_t, 3> lossy_demotions_ ABSL_GUARDED_BY(mu_){};
 };
 
 }  // namespace kvmesh

@@ -49,7 +49,8 @@ std::optional<BlockId> BlockStore::AllocateHost(MutexLock& lock, absl::Time dead
 }
 
 void BlockStore::EvictDevice(MutexLock& lock, BlockCopy* victim, absl::Time deadline) {
-  if (victim->node->copy(Tier::kHost) != nullptr) {  // nothing to move
+  const BlockCopy* below = victim->node->copy(Tier::kHost);
+  if (below != nullptr && !Improves(*victim->node, victim->header.lossy_formats, Tier::kHost)) {  // nothing to move
     map_.Evict(victim);
     ++evictions_[static_cast<size_t>(Tier::kDevice)];
     return;
@@ -69,20 +70,20 @@ void BlockStore::EvictDevice(MutexLock& lock, BlockCopy* victim, absl::Time dead
 
 // REQUIRES: the caller guards `victim`, and passes that guard on.
 void BlockStore::DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_slot) {
-  absl::Status status;
+  absl::StatusOr<BlockHeader> made = victim->header;
   {
     MutexUnlock unlocked(mu_, lock);
     std::vector<std::byte> buffer;
     const absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(*victim, buffer);
-    status = bytes.ok() ? host_->Write(host_slot, *bytes) : bytes.status();
-    if (status.ok()) status = VerifyBlock(victim->header, host_->bytes(host_slot));
+    made = bytes.ok() ? layouts_.Move(victim->header, Tier::kDevice, *bytes, Tier::kHost, host_->bytes(host_slot))
+                      : bytes.status();
   }
 
   BlockNode* node = victim->node;
-  if (!status.ok()) Lose(victim, absl::IsDataLoss(status) ? MissReason::kCorrupt : MissReason::kIoError);
-  const bool still_leaf = status.ok() && node != nullptr && victim->pins == 0 && victim->guards == 1 &&
+  if (!made.ok()) Lose(victim, absl::IsDataLoss(made.status()) ? MissReason::kCorrupt : MissReason::kIoError);
+  const bool still_leaf = made.ok() && node != nullptr && victim->pins == 0 && victim->guards == 1 &&
                           node->children_in[static_cast<size_t>(BlockSetKind::kDevice)] == 0;
-  if (!still_leaf || !map_.Add(victim->header, node->index, Tier::kHost, host_slot.value()).ok()) {
+  if (!still_leaf || !map_.Add(*made, node->index, Tier::kHost, host_slot.value()).ok()) {
     host_->Free(host_slot);
     map_.Unguard(victim);
     return;
@@ -90,7 +91,24 @@ void BlockStore::DemoteToHost(MutexLock& lock, BlockCopy* victim, BlockId host_s
   map_.Unguard(victim);
   map_.Evict(victim);
   ++evictions_[static_cast<size_t>(Tier::kDevice)];
-  demoted_bytes_[static_cast<size_t>(Tier::kHost)] += block_bytes_;
+  CountDemotion(*made, Tier::kHost);
+}
+
+void BlockStore::CountDemotion(const BlockHeader& made, Tier to) {
+  demoted_bytes_[static_cast<size_t>(to)] += made.payload_bytes;
+  if (!made.lossy_formats.exact()) ++lossy_demotions_[static_cast<size_t>(to)];
+}
+
+bool BlockStore::Improves(const BlockNode& node, LossyFormats lossy_formats, Tier tier) const {
+  const BlockCopy* held = node.copy(tier);
+  if (held == nullptr) return true;
+  const LossyFormats made = layouts_.AfterMove(lossy_formats, tier);
+  return made != held->header.lossy_formats && made.SubsetOf(held->header.lossy_formats);
+}
+
+bool BlockStore::DiskWants(const BlockNode& node) const {
+  const BlockCopy* source = node.CopyFor(BlockSetKind::kMemory);
+  return source != nullptr && Improves(node, source->header.lossy_formats, Tier::kDisk);
 }
 
 // REQUIRES: as DemoteToHost. What is not on disk by the deadline is dropped.
@@ -107,10 +125,10 @@ void BlockStore::EvictFromMemory(MutexLock& lock, BlockCopy* victim, absl::Time 
 void BlockStore::WriteChainToDisk(MutexLock& lock, BlockNode* node, absl::Time deadline) {
   // By key, since the chain may change while a block is written.
   std::vector<BlockKey> keys;
-  for (; !node->is_root && node->copy(Tier::kDisk) == nullptr; node = node->parent) keys.push_back(node->key);
-  std::vector<std::byte> buffer;
+  for (; !node->is_root && DiskWants(*node); node = node->parent) keys.push_back(node->key);
+  DiskPayload payload;
   for (auto it = keys.rbegin(); it != keys.rend(); ++it) {
-    if (clock_->Now() >= deadline || !WriteOneToDisk(lock, *it, deadline, buffer)) return;
+    if (clock_->Now() >= deadline || !WriteOneToDisk(lock, *it, deadline, payload)) return;
   }
 }
 
@@ -123,12 +141,24 @@ bool BlockStore::WaitToWrite(MutexLock& lock, const BlockKey& key, absl::Time de
   return true;
 }
 
-bool BlockStore::WriteOneToDisk(MutexLock& lock, const BlockKey& key, absl::Time deadline,
-                                std::vector<std::byte>& buffer) {
+absl::Status BlockStore::PrepareForDisk(const BlockCopy& source, DiskPayload& payload) {
+  const absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(source, payload.staged);
+  if (!bytes.ok()) return bytes.status();
+  KVMESH_RETURN_IF_ERROR(VerifyBlock(source.header, *bytes));
+  payload.header = source.header;
+  payload.bytes = *bytes;
+  if (layouts_.Same(source.tier, Tier::kDisk)) return absl::OkStatus();
+  payload.converted.resize(layouts_.block_bytes(Tier::kDisk));
+  payload.header = layouts_.Convert(source.header, source.tier, *bytes, Tier::kDisk, payload.converted);
+  payload.bytes = payload.converted;
+  return absl::OkStatus();
+}
+
+bool BlockStore::WriteOneToDisk(MutexLock& lock, const BlockKey& key, absl::Time deadline, DiskPayload& payload) {
   if (!WaitToWrite(lock, key, deadline)) return false;
   BlockNode* node = map_.Find(key);
   if (node == nullptr) return false;
-  if (node->copy(Tier::kDisk) != nullptr) return true;
+  if (!DiskWants(*node)) return node->In(BlockSetKind::kDisk);
   BlockCopy* parent_copy = node->parent->is_root ? nullptr : node->parent->copy(Tier::kDisk);
   if (parent_copy == nullptr && !node->parent->is_root) return false;
   BlockCopy* source = node->copy(Tier::kDevice) != nullptr ? node->copy(Tier::kDevice) : node->copy(Tier::kHost);
@@ -145,16 +175,14 @@ bool BlockStore::WriteOneToDisk(MutexLock& lock, const BlockKey& key, absl::Time
       ++evictions_[static_cast<size_t>(Tier::kDisk)];
     }
     MutexUnlock unlocked(mu_, lock);
-    const absl::StatusOr<std::span<const std::byte>> bytes = MemoryBytes(*source, buffer);
-    absl::Status good = bytes.status();
-    if (good.ok() && evictions == 0) good = VerifyBlock(source->header, *bytes);
-    slot = good.ok() ? disk_->Write(source->header, *bytes) : absl::StatusOr<DiskSlot>(good);
+    const absl::Status good = evictions > 0 ? absl::OkStatus() : PrepareForDisk(*source, payload);
+    slot = good.ok() ? disk_->Write(payload.header, payload.bytes) : absl::StatusOr<DiskSlot>(good);
   }
   bool stored = false;
   if (slot.ok()) {
-    stored = source->node != nullptr && map_.Add(source->header, source->node->index, Tier::kDisk, slot->value()).ok();
+    stored = source->node != nullptr && map_.Add(payload.header, source->node->index, Tier::kDisk, slot->value()).ok();
     if (stored) {
-      demoted_bytes_[static_cast<size_t>(Tier::kDisk)] += block_bytes_;
+      CountDemotion(payload.header, Tier::kDisk);
     } else {
       disk_->Erase(*slot);
     }
@@ -174,8 +202,8 @@ void BlockStore::FlushToDisk(absl::Time deadline) {
   if (disk_ == nullptr) return;
   MutexLock lock(mu_);
   std::vector<BlockKey> keys;
-  map_.ForEachParentsFirst([&keys](const BlockNode& node) {
-    if (node.In(BlockSetKind::kMemory) && !node.In(BlockSetKind::kDisk)) keys.push_back(node.key);
+  map_.ForEachParentsFirst([&](const BlockNode& node) {
+    if (DiskWants(node)) keys.push_back(node.key);
   });
   for (const BlockKey& key : keys) {
     if (clock_->Now() >= deadline) return;

@@ -83,12 +83,12 @@ BlockStore::Step BlockStore::PromoteFromHost(MutexLock& lock, BlockCopy* source,
   in_transit_.insert(key);
   ++private_blocks_;  // until the copy is published, so that the bound counts it
   const std::optional<BlockId> slot = AllocateDevice(lock, deadline);
-  absl::Status status;
+  absl::StatusOr<BlockHeader> made = source->header;
   if (slot) {
     MutexUnlock unlocked(mu_, lock);
     const std::span<const std::byte> bytes = host_->bytes(BlockId(static_cast<uint32_t>(source->slot)));
-    status = VerifyBlock(source->header, bytes);
-    if (status.ok()) status = device_->Write(*slot, bytes);
+    const absl::Status good = VerifyBlock(source->header, bytes);
+    made = good.ok() ? WriteToDevice(source->header, Tier::kHost, bytes, *slot) : good;
   }
   in_transit_.erase(key);
   --private_blocks_;
@@ -98,7 +98,22 @@ BlockStore::Step BlockStore::PromoteFromHost(MutexLock& lock, BlockCopy* source,
     out.stopped_by = NoRoom(deadline);
     return Step::kStop;
   }
-  return FinishPromotion(source, *slot, status, out);
+  return FinishPromotion(source, *slot, made, out);
+}
+
+absl::StatusOr<BlockHeader> BlockStore::WriteToDevice(const BlockHeader& header, Tier from,
+                                                      std::span<const std::byte> bytes, BlockId slot) {
+  if (layouts_.Same(from, Tier::kDevice)) {
+    KVMESH_RETURN_IF_ERROR(device_->Write(slot, bytes));
+    return header;
+  }
+  if (device_->memory_kind() == MemoryKind::kHost) {
+    return layouts_.Convert(header, from, bytes, Tier::kDevice, device_->bytes(slot));
+  }
+  std::vector<std::byte> staging(layouts_.block_bytes(Tier::kDevice));
+  const BlockHeader made = layouts_.Convert(header, from, bytes, Tier::kDevice, staging);
+  KVMESH_RETURN_IF_ERROR(device_->Write(slot, staging));
+  return made;
 }
 
 BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const BlockKey> keys, LossyFormats accepted,
@@ -106,6 +121,7 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
   struct Load {
     BlockCopy* source;
     BlockId slot;
+    absl::StatusOr<BlockHeader> made;
   };
   std::vector<Load> loads;
   for (const BlockKey& key : keys.first(std::min(keys.size(), kDiskBatch))) {
@@ -124,15 +140,16 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
       map_.Unguard(source);
       break;
     }
-    loads.push_back({source, *slot});
+    loads.push_back({source, *slot, source->header});
   }
   if (loads.empty()) {
     out.stopped_by = NoRoom(deadline);
     return Step::kStop;
   }
 
-  const bool in_place = device_->memory_kind() == MemoryKind::kHost;
-  std::vector<std::vector<std::byte>> staging(in_place ? 0 : loads.size(), std::vector<std::byte>(block_bytes_));
+  const bool in_place = device_->memory_kind() == MemoryKind::kHost && layouts_.Same(Tier::kDisk, Tier::kDevice);
+  std::vector<std::vector<std::byte>> staging(in_place ? 0 : loads.size(),
+                                              std::vector<std::byte>(layouts_.block_bytes(Tier::kDisk)));
   std::vector<DiskTier::ReadRequest> requests;
   for (size_t i = 0; i < loads.size(); ++i) {
     const std::span<std::byte> target = in_place ? device_->bytes(loads[i].slot) : std::span<std::byte>(staging[i]);
@@ -141,8 +158,12 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
   {
     MutexUnlock unlocked(mu_, lock);
     disk_->Read(requests);
-    for (size_t i = 0; i < loads.size() && !in_place; ++i) {
-      if (requests[i].status.ok()) requests[i].status = device_->Write(loads[i].slot, staging[i]);
+    for (size_t i = 0; i < loads.size(); ++i) {
+      if (!requests[i].status.ok()) {
+        loads[i].made = requests[i].status;
+      } else if (!in_place) {
+        loads[i].made = WriteToDevice(requests[i].expected, Tier::kDisk, staging[i], loads[i].slot);
+      }
     }
   }
 
@@ -151,7 +172,7 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
     in_transit_.erase(requests[i].expected.key);
     --private_blocks_;
     if (step == Step::kMore) {
-      step = FinishPromotion(loads[i].source, loads[i].slot, requests[i].status, out);
+      step = FinishPromotion(loads[i].source, loads[i].slot, loads[i].made, out);
       continue;
     }
     device_->Free(loads[i].slot);
@@ -161,7 +182,7 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
   return step;
 }
 
-BlockStore::Step BlockStore::FinishPromotion(BlockCopy* source, BlockId slot, const absl::Status& status,
+BlockStore::Step BlockStore::FinishPromotion(BlockCopy* source, BlockId slot, const absl::StatusOr<BlockHeader>& made,
                                              Acquired& out) {
   const auto stop = [&](MissReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     device_->Free(slot);
@@ -169,21 +190,22 @@ BlockStore::Step BlockStore::FinishPromotion(BlockCopy* source, BlockId slot, co
     out.stopped_by = reason;
     return Step::kStop;
   };
-  if (!status.ok()) {
+  if (!made.ok()) {
     // INTERNAL is the device's failure, and the source is as good as before.
-    if (!absl::IsInternal(status)) map_.Lose(source);
-    return stop(ReasonFor(status));
+    if (!absl::IsInternal(made.status())) map_.Lose(source);
+    return stop(ReasonFor(made.status()));
   }
   BlockNode* node = source->node;
   if (node == nullptr) return stop(MissReason::kAbsent);  // erased meanwhile
-  const absl::Status added = map_.Add(source->header, node->index, Tier::kDevice, slot.value()).status();
+  const absl::Status added = map_.Add(*made, node->index, Tier::kDevice, slot.value()).status();
   if (absl::IsAlreadyExists(added)) {
     device_->Free(slot);  // one as good was sealed or fetched by another meanwhile
   } else if (!added.ok()) {
     // Its parent was erased meanwhile, or the device got it with a history that this reader does not accept.
     return stop(MayPromote(*source) ? MissReason::kAbsent : MissReason::kLossy);
   }
-  promoted_bytes_[static_cast<size_t>(source->tier)] += block_bytes_;
+  promoted_bytes_[static_cast<size_t>(source->tier)] += source->header.payload_bytes;
+  if (!made->lossy_formats.exact()) ++lossy_promotions_[static_cast<size_t>(source->tier)];
   out.pins.push_back(MakePin(node->copy(Tier::kDevice)));
   out.found_in.push_back(source->tier);
   map_.Unguard(source);

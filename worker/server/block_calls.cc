@@ -156,8 +156,9 @@ absl::Status WorkerService::Get(grpc::ServerContext& context, const v1::GetBlock
   resumed.to_compute.Reset();
   std::vector<std::byte> buffer(static_cast<size_t>(core_.store().device().layout().block_bytes));
   for (size_t i = request.first_block(); i < resumed.pins.size(); ++i) {
-    KVMESH_RETURN_IF_ERROR(core_.store().Read(resumed.pins[i], buffer));
-    if (!WriteBlock(resumed.pins[i].header(), buffer, piece_buffers_, write)) {
+    const absl::StatusOr<BlockHeader> header = core_.store().Read(resumed.pins[i], buffer);
+    if (!header.ok()) return header.status();
+    if (!WriteBlock(*header, buffer, piece_buffers_, write)) {
       return absl::CancelledError("GetBlocks: the caller went away");
     }
     resumed.pins[i].Reset();

@@ -141,28 +141,27 @@ absl::Status FetchServer::Stream(const Ticket& ticket, std::span<const BlockKey>
       const bool busy = absl::IsResourceExhausted(pin.status());
       return i == 0 ? Refuse(busy ? FetchRefusal::kBusy : FetchRefusal::kNotHeld, pin.status()) : pin.status();
     }
-    const absl::StatusOr<std::span<const std::byte>> bytes = VerifiedBytes(pin->front(), buffer);
-    if (!bytes.ok()) return bytes.status();
-    if (!WriteBlock(pin->front().header(), *bytes, buffers_, write)) {
+    const absl::StatusOr<Sealed> block = Verified(pin->front(), buffer);
+    if (!block.ok()) return block.status();
+    if (!WriteBlock(block->header, block->bytes, buffers_, write)) {
       return absl::CancelledError("the receiver is gone");
     }
     MutexLock lock(mu_);
-    counters_.served_bytes += bytes->size();
+    counters_.served_bytes += block->bytes.size();
     ++counters_.served_blocks;
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::span<const std::byte>> FetchServer::VerifiedBytes(const BlockPin& pin,
-                                                                      std::vector<std::byte>& buffer) {
+absl::StatusOr<FetchServer::Sealed> FetchServer::Verified(const BlockPin& pin, std::vector<std::byte>& buffer) {
   const std::span<const std::byte> in_place = options_.store->BytesInPlace(pin);
-  if (!in_place.empty() && VerifyBlock(pin.header(), in_place).ok()) return in_place;
-  // Not addressable, or wrong: Read says which, and erases a wrong copy.
+  if (!in_place.empty() && VerifyBlock(pin.header(), in_place).ok()) return Sealed{pin.header(), in_place};
+  // Not addressable, in another format, or wrong: Read says which, and erases a wrong copy.
   buffer.resize(static_cast<size_t>(options_.store->device().layout().block_bytes));
-  const absl::Status read = options_.store->Read(pin, buffer);
-  if (absl::IsDataLoss(read)) return read;
-  if (!read.ok()) return absl::UnavailableError(read.message());
-  return std::span<const std::byte>(buffer);
+  const absl::StatusOr<BlockHeader> read = options_.store->Read(pin, buffer);
+  if (absl::IsDataLoss(read.status())) return read.status();
+  if (!read.ok()) return absl::UnavailableError(read.status().message());
+  return Sealed{*read, buffer};
 }
 
 FetchServer::Counters FetchServer::counters() const {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,15 +51,15 @@ class FetchServer {
   };
   explicit FetchServer(Options options);
 
-  // Checks the request and writes its blocks in chain order, `max_blocks` at most, each verified and pinned only while
-  // it is written. A ticket is used up once all but the chain has been checked, so a refusal by `max_serves` or
-  // `max_used_tickets` leaves it good.
-  // INVALID_ARGUMENT naming the field: ticket, receiver_incarnation or layout_fingerprint is not well formed, or the
-  // layout is not this worker's. PERMISSION_DENIED: ticket forged, for another sender, receiver or incarnation, or
-  // served before. DEADLINE_EXCEEDED: ticket expired. NOT_FOUND: the chain is not held in an accepted format.
-  // RESOURCE_EXHAUSTED naming the limit. After some blocks also: NOT_FOUND: the next one was evicted. DATA_LOSS: a
-  // block's bytes are not what was sealed (it is erased). UNAVAILABLE: they can't be read. CANCELLED: `write` returned
-  // false. A pin is held while `write` blocks: it must end with the call's deadline.
+  // Checks the request and writes its blocks in chain order, `max_blocks` at most, each in the device's layout,
+  // verified and pinned only while it is written. A ticket is used up once all but the chain has been checked, so a
+  // refusal by `max_serves` or `max_used_tickets` leaves it good. INVALID_ARGUMENT naming the field: ticket,
+  // receiver_incarnation or layout_fingerprint is not well formed, or the layout is not this worker's.
+  // PERMISSION_DENIED: ticket forged, for another sender, receiver or incarnation, or served before. DEADLINE_EXCEEDED:
+  // ticket expired. NOT_FOUND: the chain is not held in an accepted format. RESOURCE_EXHAUSTED naming the limit. After
+  // some blocks also: NOT_FOUND: the next one was evicted. DATA_LOSS: a block's bytes are not what was sealed (it is
+  // erased). UNAVAILABLE: they can't be read. CANCELLED: `write` returned false. A pin is held while `write` blocks: it
+  // must end with the call's deadline.
   absl::Status Serve(const v1::FetchBlocksRequest& request, const PieceWriter& write);
   // The same for a handler of the synchronous gRPC server. INVALID_ARGUMENT also for a call without a deadline.
   absl::Status Serve(const grpc::ServerContext& context, const v1::FetchBlocksRequest& request,
@@ -79,8 +80,12 @@ class FetchServer {
   absl::StatusOr<Ticket> CheckRequest(const v1::FetchBlocksRequest& request);
   absl::Status UseTicket(const Ticket& ticket);
   absl::Status Stream(const Ticket& ticket, std::span<const BlockKey> keys, const PieceWriter& write);
-  // Verified bytes of a pinned block: in place where possible, else copied into `buffer`.
-  absl::StatusOr<std::span<const std::byte>> VerifiedBytes(const BlockPin& pin, std::vector<std::byte>& buffer);
+  struct Sealed {
+    BlockHeader header;
+    std::span<const std::byte> bytes;
+  };
+  // A pinned block in the device's layout, verified: in place where possible, else copied into `buffer`.
+  absl::StatusOr<Sealed> Verified(const BlockPin& pin, std::vector<std::byte>& buffer);
 
   const Options options_;
   PieceBuffers buffers_;

@@ -114,8 +114,8 @@ TEST_P(BlockStoreReadTest, PinnedCopiesStayUntilTheReaderIsDone) {
 TEST_P(BlockStoreReadTest, CorruptMemoryIsFoundByReadAndErased) {
   absl::StatusOr<std::vector<BlockPin>> pins = Pin(2, 2);
   const_cast<std::byte*>(world_.store->BytesInPlace((*pins)[0]).data())[17] ^= std::byte{4};
-  EXPECT_EQ(world_.store->Read((*pins)[0], bytes_).code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(world_.store->Read((*pins)[0], bytes_).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(world_.store->Read((*pins)[0], bytes_).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(world_.store->Read((*pins)[0], bytes_).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(world_.Misses(MissReason::kCorrupt), 1u) << "it was erased once";
   EXPECT_EQ(world_.Lookup(keys_), (Blocks{2, 2, 6}));
   EXPECT_TRUE(world_.store->Read((*pins)[1], bytes_).ok()) << "a pinned descendant is still right";
@@ -126,7 +126,7 @@ TEST_P(BlockStoreReadTest, CorruptMemoryIsFoundByReadAndErased) {
 TEST_P(BlockStoreReadTest, CorruptDiskIsFoundByReadAndErased) {
   absl::StatusOr<std::vector<BlockPin>> pins = Pin(4, 2);
   world_.disk->Corrupt(keys_[4], 8191);
-  EXPECT_EQ(world_.store->Read((*pins)[0], bytes_).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(world_.store->Read((*pins)[0], bytes_).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(world_.Misses(MissReason::kCorrupt), 1u);
   EXPECT_EQ(world_.Lookup(keys_), (Blocks{2, 4, 4}));
   EXPECT_TRUE(world_.disk->Holds(keys_[5])) << "while it is pinned";
@@ -139,7 +139,7 @@ TEST_P(BlockStoreReadTest, CorruptDiskIsFoundByReadAndErased) {
 TEST_P(BlockStoreReadTest, FailingDiskIsUnavailable) {
   const absl::StatusOr<std::vector<BlockPin>> pins = Pin(4, 1);
   world_.disk->SetReadFault([](const BlockHeader&) { return absl::UnavailableError("EIO"); });
-  EXPECT_EQ(world_.store->Read((*pins)[0], bytes_).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(world_.store->Read((*pins)[0], bytes_).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(world_.Misses(MissReason::kIoError), 1u);
 }
 

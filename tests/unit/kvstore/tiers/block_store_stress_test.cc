@@ -104,7 +104,7 @@ class Client {
     for (uint32_t i = 0; i < count; ++i) {
       const BlockPin& pin = (*pins)[i];
       EXPECT_EQ(pin.header().key, keys_[first + i]);
-      const absl::Status read = world_.store->Read(pin, bytes_);
+      const absl::Status read = world_.store->Read(pin, bytes_).status();
       if (read.ok()) {
         EXPECT_TRUE(HoldsBlock(keys_[first + i], bytes_));
         ++tally_.reads;

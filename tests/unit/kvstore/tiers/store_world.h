@@ -32,6 +32,10 @@ struct StoreShape {
   size_t event_capacity = 1 << 20;
   bool staged_device = false;  // the device's memory is not addressable
   uint32_t max_group = 0;
+  // Of the device; of the tiers below, kUnspecified: the device's.
+  KvFormat format = kTestLayout.format;
+  KvFormat host_format = KvFormat::kUnspecified;
+  KvFormat disk_format = KvFormat::kUnspecified;
 };
 
 class StoreWorld {
@@ -52,7 +56,12 @@ class StoreWorld {
     options.event_capacity = shape_.event_capacity;
     options.block_tokens = kTestBlockTokens;
     options.max_group = shape_.max_group;
+    options.disk_layout = LayoutIn(shape_.disk_format);
     return options;
+  }
+  // The layout of a tier with that format.
+  BlockLayout LayoutIn(KvFormat format) const {
+    return *LayoutInFormat(kTestLayout, format == KvFormat::kUnspecified ? shape_.format : format);
   }
   // Ends the process, so to speak: memory is lost, the disk remains.
   void Restart() {
@@ -170,13 +179,13 @@ class StoreWorld {
  private:
   void Start() {
     if (shape_.staged_device) {
-      auto pool = std::make_unique<StagedPool>(kTestLayout, shape_.device_slots);
+      auto pool = std::make_unique<StagedPool>(LayoutIn(shape_.format), shape_.device_slots);
       staged = pool.get();
       device = std::move(pool);
     } else {
-      device = *MemoryPool::Create(kTestLayout, shape_.device_slots);
+      device = *MemoryPool::Create(LayoutIn(shape_.format), shape_.device_slots);
     }
-    if (shape_.host_slots > 0) host = *MemoryPool::Create(kTestLayout, shape_.host_slots);
+    if (shape_.host_slots > 0) host = *MemoryPool::Create(LayoutIn(shape_.host_format), shape_.host_slots);
     absl::StatusOr<std::unique_ptr<BlockStore>> created = BlockStore::Create(Options());
     EXPECT_TRUE(created.ok()) << created.status();
     store = *std::move(created);
