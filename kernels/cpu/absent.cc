@@ -12,8 +12,7 @@ void DequantizeRows(const StoredRows<const std::byte>&, const BlockLayout&, floa
   Require(false, "built without Highway");
 }
 
-void PagedAttention(std::span<const float>, std::span<const AttentionSequence>, int32_t, const AttentionParams&,
-                    const KvPoolView&, std::span<float>, std::span<float>) {
+void AttendRows(const AttentionCall&, const AttentionRows&, KeyRange, RowStates) {
   Require(false, "built without Highway");
 }
 

@@ -3,20 +3,22 @@
 #define KVMESH_KERNELS_CPU_ATTENTION_SCRATCH_H_
 
 #include <cstddef>
+#include <cstdint>
+
+#include "kernels/attention_rows.h"
 
 namespace kvmesh::cpu {
 
 // Keys of a tile. Tiles start at multiples of this in absolute positions, so the split of the keys of a query depends
 // on its position only.
 inline constexpr int kTile = 64;
-// Query rows (a query and one of its heads) that share the reading of a tile.
-inline constexpr int kRows = 128;
+inline constexpr int kRows = kMostRows;
 inline constexpr int kMaxDim = 256;
 // Elements of a head whose keys are transposed at a time.
 inline constexpr int kSlice = 32;
 // Partial sums of weights per row, on every instruction set, so that the order of addition is the same on all.
 inline constexpr int kPartials = 16;
-static_assert(kTile % kPartials == 0);
+static_assert(kTile % kPartials == 0 && kSpanTokens % kTile == 0);
 
 // Keys [begin, end) of a tile, relative to its start.
 struct TileRange {
@@ -39,6 +41,7 @@ struct alignas(64) AttentionScratch {
   const std::byte* key_rows[kTile];    // row of each key of the tile, or `zeros` where no query of the block sees it
   const std::byte* value_rows[kTile];  // likewise, [dim]
   TileRange ranges[kRows];             // keys of the tile that each row sees
+  KeyRange keys_seen[kRows];           // positions that each row sees
 };
 
 }  // namespace kvmesh::cpu

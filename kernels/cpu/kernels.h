@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/attention_rows.h"
 #include "kernels/kv_pool_view.h"
 #include "kernels/mla.h"
-#include "kernels/paged_attention.h"
 #include "kernels/stored_rows.h"
 
 namespace kvmesh::cpu {
@@ -20,9 +20,8 @@ void QuantizeRows(const float* x, const BlockLayout& layout, const StoredRows<st
 // out: [rows.count, head_dim], dense. See DequantizeRow in kernels/quantize_kv.h. Same bits as the reference.
 void DequantizeRows(const StoredRows<const std::byte>& rows, const BlockLayout& layout, float* out);
 
-// See kernels/paged_attention.h. All instruction sets with fused multiply-add (AVX2, AVX-512, NEON) give the same bits.
-void PagedAttention(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,
-                    const AttentionParams& params, const KvPoolView& pool, std::span<float> out, std::span<float> lse);
+// See kernels/attention_rows.h. All instruction sets with fused multiply-add (AVX2, AVX-512, NEON) give the same bits.
+void AttendRows(const AttentionCall& call, const AttentionRows& rows, KeyRange keys, RowStates out);
 
 // See kernels/mla.h. The same bits on all instruction sets, likewise.
 void MlaPagedDecode(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,

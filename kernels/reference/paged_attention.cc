@@ -64,6 +64,30 @@ double AttendRow(const float* query, const float* keys, const float* values, int
 
 }  // namespace
 
+void AttendRows(const AttentionCall& call, const AttentionRows& rows, KeyRange keys, RowStates out) {
+  const int64_t head_dim = call.pool.layout.head_dim;
+  const int32_t group = call.group();
+  const auto seen = [&](int r) {
+    const Positions all = Visible(rows.sequence, (rows.first + r) / group, call.params);
+    const int64_t first = std::max(all.first, keys.begin);
+    return Positions{first, std::max(std::min(all.last, keys.end), first)};
+  };
+  const Positions all = {seen(0).first, std::max(seen(rows.count - 1).last, seen(0).first)};
+  for (int32_t i = 0; i < rows.kv_heads; ++i) {
+    const std::vector<float> k = Gather(rows.sequence, all, call.layer, 0, rows.kv_head + i, call.pool);
+    const std::vector<float> v = Gather(rows.sequence, all, call.layer, 1, rows.kv_head + i, call.pool);
+    for (int r = 0; r < rows.count; ++r) {
+      const Positions range = seen(r);
+      const int row = i * rows.count + r;
+      const int64_t from = (range.first - all.first) * head_dim;
+      const double lse = AttendRow(&call.query[rows.Index(row, call.params, group) * head_dim], k.data() + from,
+                                   v.data() + from, range.last - range.first, head_dim, call.params,
+                                   -std::numeric_limits<double>::infinity(), &out.out[row * head_dim]);
+      out.lse[row] = static_cast<float>(lse);
+    }
+  }
+}
+
 void PagedAttention(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,
                     const AttentionParams& params, const KvPoolView& pool, std::span<float> out, std::span<float> lse) {
   const int64_t head_dim = pool.layout.head_dim;

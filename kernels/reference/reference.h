@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/attention_rows.h"
 #include "kernels/block_copy.h"
 #include "kernels/kv_pool_view.h"
 #include "kernels/merge_states.h"
@@ -31,6 +32,9 @@ void ReshapeAndCache(std::span<const float> key, std::span<const float> value, s
 void PagedAttention(std::span<const float> query, std::span<const AttentionSequence> sequences, int32_t layer,
                     const AttentionParams& params, const KvPoolView& pool, std::span<float> out,
                     std::span<float> lse = {});
+
+// The same for some rows and a run of keys, without sinks.
+void AttendRows(const AttentionCall& call, const AttentionRows& rows, KeyRange keys, RowStates out);
 
 // See kernels/mla.h; accumulates in double.
 void ConcatAndCacheMla(std::span<const float> latent, std::span<const float> rope_key,

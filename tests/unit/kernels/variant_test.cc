@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "attention_world.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/attention_parts.h"
 #ifdef KVMESH_HAVE_HIGHWAY
 #include <hwy/highway.h>
 #endif
@@ -66,8 +66,9 @@ std::vector<float> AttendOn(int64_t target, const World& w) {
   hwy::SetSupportedTargetsForTest(target);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   std::vector<float> out(w.query.size() + w.rows);
-  cpu::PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), std::span(out).first(w.query.size()),
-                      std::span(out).subspan(w.query.size()));
+  AttendWith(KernelVariant::kHighway, w.sequences,
+             {w.query, 0, w.params, w.pool.view(), std::span(out).first(w.query.size()),
+              std::span(out).subspan(w.query.size())});
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   return out;
