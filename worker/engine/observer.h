@@ -27,6 +27,8 @@ class EngineObserver {
   virtual ~EngineObserver() = default;
   // One resume ended. `requested`: full-block tokens asked for.
   virtual void OnResume(uint64_t requested, const HitTokensBySource& hits, absl::Duration took) = 0;
+  // Of the tokens that a resume found, those in copies that are not exact.
+  virtual void OnLossyHits(const HitTokensBySource& hits) = 0;
   // `tokens` were not found for `reason` (a MissReason name, or "fetch_<status>").
   virtual void OnMiss(absl::string_view reason, uint64_t tokens) = 0;
   // One pull from `peer` ended; `transport`: "none" when no transport took it.

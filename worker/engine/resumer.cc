@@ -22,6 +22,14 @@ HitTokensBySource ResumeResult::TokensBySource(uint32_t block_tokens) const {
   return tokens;
 }
 
+HitTokensBySource ResumeResult::LossyTokensBySource(uint32_t block_tokens) const {
+  HitTokensBySource tokens{};
+  for (size_t i = 0; i < pins.size(); ++i) {
+    if (!pins[i].header().lossy_formats.exact()) tokens[static_cast<size_t>(found_in[i])] += block_tokens;
+  }
+  return tokens;
+}
+
 Resumer::Resumer(BlockStore& store, PeerFetcher& fetcher, const Clock& clock, EngineObserver& observer,
                  absl::Duration max_claim_idle)
     : store_(store),
@@ -68,6 +76,7 @@ ResumeResult Resumer::Resume(const ResumeRequest& request) {
   if (missed > 0) observer_.OnMiss(reason, missed);
   observer_.OnResume(request.keys.size() * uint64_t{block_tokens}, result.TokensBySource(block_tokens),
                      clock_.Now() - start);
+  observer_.OnLossyHits(result.LossyTokensBySource(block_tokens));
   return result;
 }
 

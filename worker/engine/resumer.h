@@ -30,6 +30,8 @@ struct ResumeResult {
   SingleFlight::Claim to_compute;   // blocks after the pins that this caller now computes for everybody
 
   HitTokensBySource TokensBySource(uint32_t block_tokens) const;
+  // Those of them in copies with lossy formats.
+  HitTokensBySource LossyTokensBySource(uint32_t block_tokens) const;
 };
 
 // Thread safe. Never fails: what can't be had is left to compute, and counted by reason.

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/kv_format.h"
@@ -24,6 +25,8 @@ struct Flags {
   WorkerOptions options;
   std::string secret_file;
   std::string format = "fp32";
+  std::string host_format;  // empty: the pool's
+  std::string disk_format;
   int32_t layers = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
@@ -52,7 +55,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--head-dim", flags.head_dim, "Without --model: head dimension");
   app.add_option("--device-blocks", o.device_blocks, "Blocks of the device pool");
   app.add_option("--host-blocks", o.host_blocks, "Blocks of the host tier; 0: none");
+  app.add_option("--host-format", flags.host_format,
+                 "Format of its blocks: fp32, fp16, bf16, fp8, int8 or int4 (default: --kv-format)");
   app.add_option("--disk-dir", o.disk_dir, "Folder of the disk tier (default: none)");
+  app.add_option("--disk-format", flags.disk_format, "Format of its blocks, as --host-format (default: --kv-format)");
   app.add_option("--disk-id", o.disk_id, "Owner of the folder (default: the worker id)");
   app.add_option("--disk-bytes", o.disk_bytes, "Most bytes on disk; 0: no cap");
   app.add_option("--disk-floor-bytes", o.disk_floor_bytes, "Bytes of the file system that are left free");
@@ -65,6 +71,12 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Siblings stop waiting for a sequence that seals nothing for it");
   app.add_option("--slow-ms", flags.slow_ms, "Calls at least this long are logged");
   app.add_option("--drain-ms", flags.drain_ms, "Time that running calls have to end after SIGTERM");
+}
+
+absl::StatusOr<KvFormat> ParseFormat(absl::string_view flag, const std::string& name) {
+  const std::optional<KvFormat> format = ParseKvFormat(name);
+  if (!format) return absl::InvalidArgumentError(absl::StrCat(flag, ": \"", name, "\" is no format"));
+  return *format;
 }
 
 absl::Status Complete(Flags& flags) {
@@ -81,9 +93,16 @@ absl::Status Complete(Flags& flags) {
       return absl::Status(secret.status().code(), absl::StrCat("--cluster-secret-file: ", secret.status().message()));
     o.cluster_secret = *std::move(secret);
   }
-  const std::optional<KvFormat> format = ParseKvFormat(flags.format);
-  if (!format) return absl::InvalidArgumentError(absl::StrCat("--kv-format: \"", flags.format, "\" is no format"));
+  const absl::StatusOr<KvFormat> format = ParseFormat("--kv-format", flags.format);
+  if (!format.ok()) return format.status();
   o.format = *format;
+  for (const auto& [flag, name, option] : {std::tuple("--host-format", &flags.host_format, &o.host_format),
+                                           {"--disk-format", &flags.disk_format, &o.disk_format}}) {
+    if (name->empty()) continue;
+    const absl::StatusOr<KvFormat> below = ParseFormat(flag, *name);
+    if (!below.ok()) return below.status();
+    *option = *below;
+  }
   if (o.model_dir.empty() && flags.layers > 0 && flags.kv_heads > 0 && flags.head_dim > 0) {
     o.layout = CanonicalLayout(o.format, flags.layers, flags.kv_heads, o.block_tokens, flags.head_dim);
   }

@@ -45,11 +45,13 @@ absl::Status WorkerCore::LoadModel() {
 }
 
 absl::Status WorkerCore::OpenTiers() {
+  const absl::StatusOr<LowerLayouts> below = LayoutsBelow(options_, layout_);
+  if (!below.ok()) return below.status();
   absl::StatusOr<std::unique_ptr<MemoryPool>> device = MemoryPool::Create(layout_, options_.device_blocks);
   if (!device.ok()) return device.status();
   device_ = *std::move(device);
   if (options_.host_blocks > 0) {
-    absl::StatusOr<std::unique_ptr<MemoryPool>> host = MemoryPool::Create(layout_, options_.host_blocks);
+    absl::StatusOr<std::unique_ptr<MemoryPool>> host = MemoryPool::Create(below->host, options_.host_blocks);
     if (!host.ok()) return host.status();
     host_ = *std::move(host);
   }
@@ -57,8 +59,9 @@ absl::Status WorkerCore::OpenTiers() {
     SlabDiskOptions disk;
     disk.directory = options_.disk_dir;
     disk.disk_id = options_.disk_id.empty() ? options_.worker_id : options_.disk_id;
-    disk.layout = ComputeLayoutFingerprint(layout_);
-    disk.block_bytes = static_cast<uint64_t>(layout_.block_bytes);
+    disk.layout = ComputeLayoutFingerprint(below->disk);
+    disk.pool_layout = ComputeLayoutFingerprint(layout_);
+    disk.block_bytes = static_cast<uint64_t>(below->disk.block_bytes);
     disk.byte_cap = options_.disk_bytes;
     disk.free_space_floor_bytes = options_.disk_floor_bytes;
     disk.catalog_reserve_bytes = options_.disk_reserve_bytes;
@@ -83,6 +86,7 @@ absl::Status WorkerCore::OpenTiers() {
       BlockStore::Create({.device = device_.get(),
                           .host = host_.get(),
                           .disk = disk_.get(),
+                          .disk_layout = below->disk,
                           .clock = options_.clock,
                           .policy = *policy,
                           .max_pinned_fraction = options_.max_pinned_fraction,

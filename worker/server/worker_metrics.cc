@@ -7,6 +7,11 @@ namespace {
 
 std::string Text(absl::string_view view) { return std::string(view); }
 
+void RaiseSeconds(prometheus::Counter& counter, absl::Duration time) {
+  const double behind = absl::ToDoubleSeconds(time) - counter.Value();
+  if (behind > 0) counter.Increment(behind);
+}
+
 }  // namespace
 
 absl::string_view TierName(Tier tier) {
@@ -41,6 +46,9 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
   for (size_t i = 0; i < kHitSources; ++i) {
     hits_[i] = &metrics.Counter("kvmesh_worker_hit_tokens_total", "Prompt tokens found, by where.",
                                 {{"source", Text(HitSourceName(static_cast<HitSource>(i)))}});
+    lossy_hits_[i] = &metrics.Counter("kvmesh_worker_lossy_hit_tokens_total",
+                                      "Prompt tokens found in copies that are not exact, by where.",
+                                      {{"source", Text(HitSourceName(static_cast<HitSource>(i)))}});
   }
   for (const Tier tier : kAllTiers) {
     const size_t i = static_cast<size_t>(tier);
@@ -52,6 +60,20 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
         &metrics.Counter("kvmesh_worker_promoted_bytes_total", "Bytes loaded to the device, by source tier.", labels);
     demoted_[i] =
         &metrics.Counter("kvmesh_worker_demoted_bytes_total", "Bytes written down, by destination tier.", labels);
+    if (tier == Tier::kDevice) continue;
+    lossy_promoted_[i] = &metrics.Counter("kvmesh_worker_lossy_promoted_blocks_total",
+                                          "Blocks loaded to the device that are not exact, by source tier.", labels);
+    lossy_demoted_[i] =
+        &metrics.Counter("kvmesh_worker_lossy_demoted_blocks_total",
+                         "Blocks written down that are not exact from then on, by destination tier.", labels);
+    for (const ConversionDirection direction : {ConversionDirection::kDown, ConversionDirection::kUp}) {
+      Labels of = labels;
+      of["direction"] = direction == ConversionDirection::kUp ? "up" : "down";
+      conversions_[i][static_cast<size_t>(direction)] = {
+          &metrics.Counter("kvmesh_worker_converted_blocks_total",
+                           "Blocks converted into a tier's format, or from it for the device or a peer.", of),
+          &metrics.Counter("kvmesh_worker_conversion_seconds_total", "Time of conversions, sealing included.", of)};
+    }
   }
   for (size_t i = 0; i < kMissReasons; ++i) {
     load_failures_[i] =
@@ -67,6 +89,10 @@ void WorkerMetrics::OnResume(uint64_t requested, const HitTokensBySource& hits, 
   MutexLock lock(mu_);
   totals_.requested_tokens += requested;
   for (size_t i = 0; i < kHitSources; ++i) totals_.hits[i] += hits[i];
+}
+
+void WorkerMetrics::OnLossyHits(const HitTokensBySource& hits) {
+  for (size_t i = 0; i < kHitSources; ++i) lossy_hits_[i]->Increment(static_cast<double>(hits[i]));
 }
 
 void WorkerMetrics::OnMiss(absl::string_view reason, uint64_t tokens) {
@@ -111,6 +137,14 @@ void WorkerMetrics::Update(const BlockStore::Books& books, uint64_t served_bytes
     RaiseTo(*evictions_[i], books.evictions[i]);
     RaiseTo(*promoted_[i], books.promoted_bytes[i]);
     RaiseTo(*demoted_[i], books.demoted_bytes[i]);
+    if (lossy_promoted_[i] == nullptr) continue;
+    RaiseTo(*lossy_promoted_[i], books.lossy_promotions[i]);
+    RaiseTo(*lossy_demoted_[i], books.lossy_demotions[i]);
+    for (size_t direction = 0; direction < 2; ++direction) {
+      const ConversionTotals& totals = books.conversions[i][direction];
+      RaiseTo(*conversions_[i][direction].blocks, totals.blocks);
+      RaiseSeconds(*conversions_[i][direction].seconds, totals.time);
+    }
   }
   for (size_t i = 0; i < kMissReasons; ++i) RaiseTo(*load_failures_[i], books.misses[i]);
   RaiseTo(served_bytes_, served_bytes);

@@ -33,6 +33,7 @@ class WorkerMetrics : public EngineObserver {
   explicit WorkerMetrics(Metrics& metrics);
 
   void OnResume(uint64_t requested, const HitTokensBySource& hits, absl::Duration took) override;
+  void OnLossyHits(const HitTokensBySource& hits) override;
   void OnMiss(absl::string_view reason, uint64_t tokens) override;
   void OnFetch(absl::string_view peer, absl::string_view transport, const absl::Status& outcome, uint64_t bytes,
                absl::Duration took) override;
@@ -48,6 +49,7 @@ class WorkerMetrics : public EngineObserver {
   Metrics& metrics_;
   prometheus::Counter& requested_;
   std::array<prometheus::Counter*, kHitSources> hits_;
+  std::array<prometheus::Counter*, kHitSources> lossy_hits_;
   prometheus::Counter& computed_;
   prometheus::Histogram& resume_seconds_;
   prometheus::Histogram& first_token_seconds_;
@@ -62,6 +64,14 @@ class WorkerMetrics : public EngineObserver {
   std::array<prometheus::Counter*, 3> evictions_;
   std::array<prometheus::Counter*, 3> promoted_;
   std::array<prometheus::Counter*, 3> demoted_;
+  std::array<prometheus::Counter*, 3> lossy_promoted_{};
+  std::array<prometheus::Counter*, 3> lossy_demoted_{};
+  // By tier and ConversionDirection; of the device none.
+  struct ConversionMetrics {
+    prometheus::Counter* blocks = nullptr;
+    prometheus::Counter* seconds = nullptr;
+  };
+  std::array<std::array<ConversionMetrics, 2>, 3> conversions_;
   std::array<prometheus::Counter*, kMissReasons> load_failures_;
   mutable Mutex mu_;
   WorkerTotals totals_ ABSL_GUARDED_BY(mu_);

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/kv_format.h"
 #include "kvstore/block/ticket.h"
+#include "kvstore/tiers/tier_layouts.h"
 
 namespace kvmesh {
 namespace {
@@ -45,6 +46,7 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& options) {
       return wrong(absl::StrCat("--layers, --kv-heads, --head-dim, --block-tokens: a block of more than ",
                                 kMaxBlockBytes, " bytes"));
     }
+    KVMESH_RETURN_IF_ERROR(LayoutsBelow(options, layout).status());
   }
   if (options.device_blocks == 0) return wrong("--device-blocks: must be at least 1");
   if (options.threads < 1 || options.threads > 256) return wrong("--threads: must be 1 to 256");
@@ -57,6 +59,19 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& options) {
   }
   KVMESH_RETURN_IF_ERROR(ValidateTls(options.tls));
   return ValidateMembers(options.members, options.tls);
+}
+
+absl::StatusOr<LowerLayouts> LayoutsBelow(const WorkerOptions& options, const BlockLayout& pool) {
+  const auto in_format = [&pool](absl::string_view flag, std::optional<KvFormat> format) {
+    absl::StatusOr<BlockLayout> layout = LayoutInFormat(pool, format.value_or(pool.format));
+    if (!layout.ok()) layout = absl::InvalidArgumentError(absl::StrCat(flag, ": ", layout.status().message()));
+    return layout;
+  };
+  const absl::StatusOr<BlockLayout> host = in_format("--host-format", options.host_format);
+  if (!host.ok()) return host.status();
+  const absl::StatusOr<BlockLayout> disk = in_format("--disk-format", options.disk_format);
+  if (!disk.ok()) return disk.status();
+  return LowerLayouts{*host, *disk};
 }
 
 }  // namespace kvmesh

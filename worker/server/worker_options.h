@@ -3,6 +3,7 @@
 #define KVMESH_WORKER_SERVER_WORKER_OPTIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,10 +35,12 @@ struct WorkerOptions {
   BlockLayout layout;  // used when model_dir is empty
 
   uint32_t device_blocks = 4096;
-  uint32_t host_blocks = 0;  // 0: no host tier
-  std::string disk_dir;      // empty: no disk tier
-  std::string disk_id;       // empty: worker_id
-  uint64_t disk_bytes = 0;   // 0: no cap
+  uint32_t host_blocks = 0;             // 0: no host tier
+  std::optional<KvFormat> host_format;  // of its blocks; none: `format`
+  std::string disk_dir;                 // empty: no disk tier
+  std::optional<KvFormat> disk_format;
+  std::string disk_id;      // empty: worker_id
+  uint64_t disk_bytes = 0;  // 0: no cap
   uint64_t disk_floor_bytes = uint64_t{1} << 30;
   uint64_t disk_reserve_bytes = uint64_t{64} << 20;
   std::string policy = "lru";
@@ -57,6 +60,14 @@ struct WorkerOptions {
 
 // INVALID_ARGUMENT naming the option.
 absl::Status ValidateWorkerOptions(const WorkerOptions& options);
+
+// Blocks of the pool's layout as the tiers below hold them.
+struct LowerLayouts {
+  BlockLayout host;
+  BlockLayout disk;
+};
+// INVALID_ARGUMENT naming the option: a format in which these blocks can't be stored.
+absl::StatusOr<LowerLayouts> LayoutsBelow(const WorkerOptions& options, const BlockLayout& pool);
 
 }  // namespace kvmesh
 

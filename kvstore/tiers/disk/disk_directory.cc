@@ -46,6 +46,12 @@ absl::string_view LineValue(absl::string_view line, absl::string_view name) {
   return line;
 }
 
+std::optional<LayoutFingerprint> LineFingerprint(absl::string_view line, absl::string_view name) {
+  const absl::string_view hex = LineValue(line, name);
+  if (hex.size() != 2 * LayoutFingerprint::kSize) return std::nullopt;
+  return LayoutFingerprint::FromBytes(absl::HexStringToBytes(hex));
+}
+
 }  // namespace
 
 absl::StatusOr<DiskDirectory> DiskDirectory::Claim(const std::string& path, const std::string& disk_id) {
@@ -80,13 +86,14 @@ std::optional<DiskGeometry> DiskDirectory::ReadGeometry() const {
   const std::optional<std::string> content = ReadSmallFile(fd.get());
   if (!content) return std::nullopt;
   const std::vector<absl::string_view> lines = absl::StrSplit(*content, '\n');
-  if (lines.size() != 5 || lines[0] != kGeometryVersion) return std::nullopt;
+  // The last line is empty; that of the pool is there when its layout is another.
+  if ((lines.size() != 5 && lines.size() != 6) || lines[0] != kGeometryVersion) return std::nullopt;
   DiskGeometry out;
-  const absl::string_view hex = LineValue(lines[1], "layout");
-  if (hex.size() != 2 * LayoutFingerprint::kSize) return std::nullopt;
-  const auto layout = LayoutFingerprint::FromBytes(absl::HexStringToBytes(hex));
-  if (!layout) return std::nullopt;
+  const std::optional<LayoutFingerprint> layout = LineFingerprint(lines[1], "layout");
+  const std::optional<LayoutFingerprint> pool = lines.size() == 6 ? LineFingerprint(lines[4], "pool") : layout;
+  if (!layout || !pool) return std::nullopt;
   out.layout = *layout;
+  out.pool_layout = *pool;
   if (!absl::SimpleAtoi(LineValue(lines[2], "block_bytes"), &out.block_bytes)) return std::nullopt;
   if (!absl::SimpleAtoi(LineValue(lines[3], "slots_per_slab"), &out.slots_per_slab)) return std::nullopt;
   return out;
@@ -97,11 +104,10 @@ absl::Status DiskDirectory::WriteGeometry(const DiskGeometry& geometry) const {
   const std::string staged = path + ".new";
   UniqueFd fd(::open(staged.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   if (!fd.valid()) return ErrnoStatus(errno, staged);
-  KVMESH_RETURN_IF_ERROR(
-      WriteSmallFile(fd.get(),
-                     absl::StrCat(kGeometryVersion, "\nlayout ", geometry.layout.ToHex(), "\nblock_bytes ",
-                                  geometry.block_bytes, "\nslots_per_slab ", geometry.slots_per_slab, "\n"),
-                     staged));
+  std::string content = absl::StrCat(kGeometryVersion, "\nlayout ", geometry.layout.ToHex(), "\nblock_bytes ",
+                                     geometry.block_bytes, "\nslots_per_slab ", geometry.slots_per_slab, "\n");
+  if (geometry.pool_layout != geometry.layout) absl::StrAppend(&content, "pool ", geometry.pool_layout.ToHex(), "\n");
+  KVMESH_RETURN_IF_ERROR(WriteSmallFile(fd.get(), content, staged));
   if (::rename(staged.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, path);
   return absl::OkStatus();
 }

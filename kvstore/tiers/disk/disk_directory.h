@@ -17,6 +17,7 @@ namespace kvmesh {
 // What decides where a slot is and what fits into it.
 struct DiskGeometry {
   LayoutFingerprint layout;
+  LayoutFingerprint pool_layout;
   uint64_t block_bytes = 0;
   uint32_t slots_per_slab = 0;
 

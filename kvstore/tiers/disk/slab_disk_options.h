@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "kvstore/base/status.h"
@@ -23,6 +24,9 @@ struct SlabDiskOptions {
   std::string disk_id;
   // Of every block in the tier. A directory that was written with another layout or block size is emptied.
   LayoutFingerprint layout;
+  // Of the pool that the blocks come from, by default `layout`. A directory that was written from another pool is
+  // emptied: what is exact to one format need not be so to another.
+  std::optional<LayoutFingerprint> pool_layout;
   // Payload of every block, 1 to kMaxBlockBytes.
   uint64_t block_bytes = 0;
   // Most bytes of slab files, 0 for no cap. The catalog and its reserve come on top.

@@ -38,10 +38,12 @@ absl::StatusOr<std::unique_ptr<SlabDiskTier>> SlabDiskTier::Open(const SlabDiskO
 }
 
 absl::Status SlabDiskTier::Start() {
-  DiskGeometry geometry{options_.layout, options_.block_bytes, options_.slots_per_slab};
+  DiskGeometry geometry{options_.layout, options_.pool_layout.value_or(options_.layout), options_.block_bytes,
+                        options_.slots_per_slab};
   const std::optional<DiskGeometry> recorded = directory_.ReadGeometry();
-  const bool same = recorded && recorded->layout == geometry.layout && recorded->block_bytes == geometry.block_bytes &&
-                    recorded->slots_per_slab > 0 && recorded->slots_per_slab <= kMaxSlotsPerSlab;
+  const bool same = recorded && recorded->layout == geometry.layout && recorded->pool_layout == geometry.pool_layout &&
+                    recorded->block_bytes == geometry.block_bytes && recorded->slots_per_slab > 0 &&
+                    recorded->slots_per_slab <= kMaxSlotsPerSlab;
   if (same) geometry.slots_per_slab = recorded->slots_per_slab;
 
   absl::Status opened = OpenCatalog();

@@ -42,10 +42,10 @@ struct SlabDiskEnvironment {
 // Thread safe.
 class SlabDiskTier : public DiskTier {
  public:
-  // Claims the directory and recovers what the catalog names. A corrupt catalog, or one of another layout, block size
-  // or version, is dropped with its slots: counted in recovery_dropped, not an error. INVALID_ARGUMENT: an option, by
-  // name. FAILED_PRECONDITION: another process holds the directory, or it belongs to another disk id.
-  // RESOURCE_EXHAUSTED: no space for the catalog, even without the ballast. UNAVAILABLE: an I/O error.
+  // Claims the directory and recovers what the catalog names. A corrupt catalog, or one of another layout, pool
+  // layout, block size or version, is dropped with its slots: counted in recovery_dropped, not an error.
+  // INVALID_ARGUMENT: an option, by name. FAILED_PRECONDITION: another process holds the directory, or it belongs to
+  // another disk id. RESOURCE_EXHAUSTED: no space for the catalog, even without the ballast. UNAVAILABLE: an I/O error.
   static absl::StatusOr<std::unique_ptr<SlabDiskTier>> Open(const SlabDiskOptions& options,
                                                             SlabDiskEnvironment environment = {});
 

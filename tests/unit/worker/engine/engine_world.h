@@ -31,6 +31,10 @@ class RecordingObserver : public EngineObserver {
     requested_ += requested;
     for (size_t i = 0; i < kHitSources; ++i) hits_[i] += hits[i];
   }
+  void OnLossyHits(const HitTokensBySource& hits) override {
+    MutexLock lock(mu_);
+    for (size_t i = 0; i < kHitSources; ++i) lossy_hits_[i] += hits[i];
+  }
   void OnMiss(absl::string_view reason, uint64_t tokens) override {
     MutexLock lock(mu_);
     misses_[std::string(reason)] += tokens;
@@ -49,6 +53,10 @@ class RecordingObserver : public EngineObserver {
     MutexLock lock(mu_);
     return hits_;
   }
+  HitTokensBySource lossy_hits() const {
+    MutexLock lock(mu_);
+    return lossy_hits_;
+  }
   std::map<std::string, uint64_t> misses() const {
     MutexLock lock(mu_);
     return misses_;
@@ -62,6 +70,7 @@ class RecordingObserver : public EngineObserver {
   mutable Mutex mu_;
   uint64_t requested_ ABSL_GUARDED_BY(mu_) = 0;
   HitTokensBySource hits_ ABSL_GUARDED_BY(mu_){};
+  HitTokensBySource lossy_hits_ ABSL_GUARDED_BY(mu_){};
   std::map<std::string, uint64_t> misses_ ABSL_GUARDED_BY(mu_);
   std::vector<FetchSeen> fetches_ ABSL_GUARDED_BY(mu_);
 };

@@ -154,7 +154,9 @@ TEST_F(ResumerTest, LossyCopiesAreRefusedUnlessAccepted) {
   for (uint32_t i = 2; i < kBlocks; ++i) ASSERT_TRUE(world_.SealOne(root_, keys_, i, lossy).ok());
   EXPECT_EQ(Resume(keys_).pins.size(), 2u);
   EXPECT_THAT(world_.observer.misses(), ElementsAre(Pair("lossy", 6 * kTestBlockTokens)));
+  EXPECT_EQ(world_.observer.lossy_hits(), HitTokensBySource{});
   EXPECT_EQ(Resume(keys_, {}, absl::ZeroDuration(), lossy).pins.size(), kBlocks);
+  EXPECT_EQ(world_.observer.lossy_hits(), (HitTokensBySource{6 * kTestBlockTokens, 0, 0, 0}));
   // An exact copy that a peer has replaces the lossy one.
   const ResumeResult exact = Resume(keys_, {world_.OfferGood(root_, keys_, 2, 6)});
   EXPECT_EQ(exact.pins.size(), kBlocks);

@@ -31,6 +31,16 @@ TEST(WorkerOptionsTest, GoodOptionsPass) {
   }
 }
 
+TEST(WorkerOptionsTest, TiersBelowHaveThePoolsLayoutOrThatOfTheirFormat) {
+  WorkerOptions options = GoodOptions();
+  EXPECT_EQ(LayoutsBelow(options, options.layout)->host, options.layout);
+  EXPECT_EQ(LayoutsBelow(options, options.layout)->disk, options.layout);
+  options.host_format = KvFormat::kFp8E4m3;
+  options.disk_format = KvFormat::kInt8;
+  EXPECT_EQ(LayoutsBelow(options, options.layout)->host, CanonicalLayout(KvFormat::kFp8E4m3, 1, 1, 16, 8));
+  EXPECT_EQ(LayoutsBelow(options, options.layout)->disk, CanonicalLayout(KvFormat::kInt8, 1, 1, 16, 8));
+}
+
 TEST(WorkerOptionsTest, EachFaultNamesItsOption) {
   const auto fault = [](const std::function<void(WorkerOptions&)>& change) {
     WorkerOptions options = GoodOptions();
@@ -47,6 +57,17 @@ TEST(WorkerOptionsTest, EachFaultNamesItsOption) {
   EXPECT_THAT(fault([](auto& o) { o.format = KvFormat::kInt8; }), StartsWith("--kv-format: int8"));
   EXPECT_THAT(fault([](auto& o) { o.format = KvFormat::kUnspecified; }), StartsWith("--kv-format"));
   EXPECT_THAT(fault([](auto& o) { o.layout = {}; }), StartsWith("--model"));
+  EXPECT_THAT(fault([](auto& o) { o.host_format = KvFormat::kUnspecified; }), StartsWith("--host-format: format"));
+  EXPECT_THAT(fault([](auto& o) {
+                o.layout = CanonicalLayout(KvFormat::kF32, 1, 1, 16, 7);
+                o.disk_format = KvFormat::kInt4;
+              }),
+              StartsWith("--disk-format: int4: rows of 7"));
+  EXPECT_THAT(fault([](auto& o) {
+                o.layout = CanonicalLayout(KvFormat::kBf16, 64, 32, 64, 128);
+                o.host_format = KvFormat::kF32;
+              }),
+              StartsWith("--host-format: blocks of 134217728 bytes, the limit"));
   const auto layout = [&](int32_t layers, int32_t kv_heads, int32_t head_dim) {
     return fault([=](auto& o) { o.layout = CanonicalLayout(KvFormat::kF32, layers, kv_heads, 16, head_dim); });
   };

@@ -197,6 +197,25 @@ TEST_F(SlabDiskRecoveryTest, AnotherLayoutOrBlockSizeEmptiesTheDirectory) {
   EXPECT_EQ(tier_->TakeRecovered().size(), 5u);
 }
 
+TEST_F(SlabDiskRecoveryTest, AnotherPoolsLayoutEmptiesTheDirectory) {
+  Reopen();
+  WriteBlocks(0, 5);
+  options_.pool_layout = TestLayout();  // the same, named
+  Reopen();
+  EXPECT_EQ(tier_->TakeRecovered().size(), 5u);
+  for (const uint64_t pool : {2, 3}) {
+    options_.pool_layout = TestLayout(pool);
+    Reopen();
+    EXPECT_EQ(tier_->usage().recovery_dropped, 5u);
+    WriteBlocks(0, 5);
+    Reopen();
+    EXPECT_EQ(tier_->TakeRecovered().size(), 5u);
+  }
+  options_.pool_layout = std::nullopt;
+  Reopen();
+  EXPECT_EQ(tier_->usage().recovery_dropped, 5u);
+}
+
 TEST_F(SlabDiskRecoveryTest, AnotherSlabSizeKeepsTheContents) {
   Reopen();
   WriteBlocks(0, 40);
