@@ -9,6 +9,9 @@
 
 namespace kvmesh {
 
+// Stands in block tables where no query looks any more.
+inline constexpr uint32_t kNoBlock = 0xffffffff;
+
 // One sequence's share of a call. Query i of a sequence stands at position `first_position + i` and attends causally to
 // keys 0 .. first_position + i, limited to the last `window` of them (its own included) when window > 0.
 // The K/V of all those positions must be in the pool (append runs before attention).

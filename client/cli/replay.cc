@@ -177,16 +177,19 @@ class Replayer {
     const absl::StatusOr<std::vector<PeerSource>> sources = SourcesFromProto(route.sources());
     if (!sources.ok()) return sources.status();
     const std::vector<BlockKey> keys = ComputeBlockKeys(RootAsParent(*root), tokens, kMooncakeBlockTokens);
-    ResumeResult resumed = core.resumer().Resume({.root = *root,
+    const CacheGroup chain = ChainGroup(core.store());
+    ResumeResult resumed = core.resumer().Resume({.groups = {&chain, 1},
+                                                  .root = *root,
                                                   .keys = keys,
                                                   .sources = *sources,
                                                   .accepted = LossyFormats(),
                                                   .deadline = absl::Now() + kLoadTimeout,
                                                   .sibling_deadline = absl::InfinitePast()});
-    result_.hit_blocks += resumed.pins.size();
+    result_.hit_blocks += resumed.blocks();
     for (const HitSource source : resumed.found_in) ++result_.hits[static_cast<size_t>(source)];
-    if (options_.verify) Verify(core, request, resumed.pins);
-    return Store(core, *root, keys, request, resumed.pins);
+    std::vector<BlockPin> pins = resumed.TakePins();
+    if (options_.verify) Verify(core, request, pins);
+    return Store(core, *root, keys, request, pins);
   }
 
   void Verify(WorkerCore& core, const TraceRequest& request, std::span<const BlockPin> pins) {

@@ -6,10 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "kvstore/block/attention_policy.h"
 #include "kvstore/block/secrets.h"
 #include "kvstore/block/utf8.h"
 
@@ -30,8 +28,6 @@ enum Tag : uint16_t {
   kExtra = 11,
 };
 
-constexpr absl::string_view kFullAttention = "full";
-
 absl::Status Invalid(absl::string_view field, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("identity.", field, ": ", what));
 }
@@ -42,30 +38,6 @@ absl::Status CheckText(absl::string_view field, absl::string_view text) {
   }
   if (!IsValidUtf8(text)) return Invalid(field, "not UTF-8");
   return absl::OkStatus();
-}
-
-// Takes a decimal u32 without leading zeros off the front of `text`.
-bool ConsumeDecimal(absl::string_view& text, uint32_t& value) {
-  size_t digits = 0;
-  while (digits < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[digits]))) ++digits;
-  if (digits == 0 || (digits > 1 && text[0] == '0')) return false;
-  if (!absl::SimpleAtoi(text.substr(0, digits), &value)) return false;
-  text.remove_prefix(digits);
-  return true;
-}
-
-absl::Status CheckAttentionPolicy(const std::string& policy) {
-  if (policy.empty() || policy == kFullAttention) return absl::OkStatus();
-  absl::string_view rest = policy;
-  uint32_t sinks = 0;
-  uint32_t window = 0;
-  if (absl::ConsumePrefix(&rest, "sinks=") && ConsumeDecimal(rest, sinks) && absl::ConsumePrefix(&rest, ",window=") &&
-      ConsumeDecimal(rest, window) && rest.empty() && window >= 1) {
-    return absl::OkStatus();
-  }
-  return Invalid(
-      "attention_policy",
-      "must be `full` or `sinks=S,window=W` in decimal without leading zeros, both below 2^32, W at least 1");
 }
 
 absl::Status CheckRope(const RopeIdentity& rope) {
@@ -117,7 +89,8 @@ absl::Status ValidateIdentity(const CacheIdentity& identity) {
                    absl::StrCat(identity.block_tokens, ", must be ", kMinBlockTokens, " to ", kMaxIdentityBlockTokens));
   }
   if (identity.rope.has_value()) KVMESH_RETURN_IF_ERROR(CheckRope(*identity.rope));
-  KVMESH_RETURN_IF_ERROR(CheckAttentionPolicy(identity.attention_policy));
+  const absl::Status policy = ParseAttentionPolicy(identity.attention_policy).status();
+  if (!policy.ok()) return absl::InvalidArgumentError(absl::StrCat("identity.", policy.message()));
   return CheckExtra(identity.extra);
 }
 

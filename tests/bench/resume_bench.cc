@@ -34,6 +34,7 @@ class ResumeWorld {
     options.layout = TinyLayout();
     options.device_blocks = 65536;
     core_ = Must(WorkerCore::Create(options, NewIncarnation(RandomSource::Real()), {}));
+    chain_ = {ChainGroup(core_->store())};
     keys_ = ComputeBlockKeys(RootAsParent(root_), tokens_, kBenchBlockTokens);
     Hold(keys_);
     for (uint32_t i = 1; i <= kOtherChains; ++i) {
@@ -44,9 +45,9 @@ class ResumeWorld {
   // Each returns the seconds of one operation.
   double Open() {
     const double start = SecondsNow();
-    auto sequence = std::make_unique<Sequence>(core_->store(), root_, true, tokens_);
+    auto sequence = std::make_unique<Sequence>(chain_, root_, true, tokens_);
     sequence->Adopt(core_->resumer().Resume(Request(sequence->keys())));
-    const std::vector<uint32_t> table = sequence->block_table();
+    const std::vector<uint32_t> table = sequence->table(0).ids();
     const double seconds = SecondsNow() - start;
     CheckFound(table.size());
     return seconds;
@@ -63,7 +64,7 @@ class ResumeWorld {
     const double start = SecondsNow();
     const ResumeResult result = core_->resumer().Resume(Request(keys_));
     const double seconds = SecondsNow() - start;
-    CheckFound(result.pins.size());
+    CheckFound(result.blocks());
     return seconds;
   }
   double ResumeProbe() {
@@ -82,7 +83,12 @@ class ResumeWorld {
   }
   ResumeRequest Request(std::span<const BlockKey> keys) const {
     const absl::Time deadline = absl::Now() + absl::Seconds(10);
-    return {.root = root_, .keys = keys, .deadline = deadline, .sibling_deadline = deadline};
+    return {.groups = chain_,
+            .root = root_,
+            .keys = keys,
+            .tokens = tokens_.size(),
+            .deadline = deadline,
+            .sibling_deadline = deadline};
   }
   std::vector<uint32_t> LookUp(const std::vector<BlockKey>& keys) {
     std::vector<uint32_t> table;
@@ -103,6 +109,7 @@ class ResumeWorld {
   const std::vector<uint32_t> tokens_;
   std::vector<BlockKey> keys_;
   std::unique_ptr<WorkerCore> core_;
+  std::vector<CacheGroup> chain_;
   Mutex mu_;
   absl::flat_hash_map<BlockKey, uint32_t> held_ ABSL_GUARDED_BY(mu_);
 };

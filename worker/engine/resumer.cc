@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/engine/window_resume.h"
 
 namespace kvmesh {
 namespace {
@@ -23,11 +24,23 @@ HitTokensBySource ResumeResult::TokensBySource(uint32_t block_tokens) const {
 }
 
 HitTokensBySource ResumeResult::LossyTokensBySource(uint32_t block_tokens) const {
+  std::vector<bool> lossy(found_in.size());
+  for (const std::vector<HeldBlock>& blocks : held) {
+    for (const HeldBlock& block : blocks) {
+      if (!block.pin.header().lossy_formats.exact()) lossy[block.index] = true;
+    }
+  }
   HitTokensBySource tokens{};
-  for (size_t i = 0; i < pins.size(); ++i) {
-    if (!pins[i].header().lossy_formats.exact()) tokens[static_cast<size_t>(found_in[i])] += block_tokens;
+  for (size_t i = 0; i < lossy.size(); ++i) {
+    if (lossy[i]) tokens[static_cast<size_t>(found_in[i])] += block_tokens;
   }
   return tokens;
+}
+
+std::vector<BlockPin> ResumeResult::TakePins() {
+  std::vector<BlockPin> pins;
+  for (HeldBlock& block : held[0]) pins.push_back(std::move(block.pin));
+  return pins;
 }
 
 Resumer::Resumer(BlockStore& store, PeerFetcher& fetcher, const Clock& clock, EngineObserver& observer,
@@ -42,37 +55,32 @@ Resumer::Resumer(BlockStore& store, PeerFetcher& fetcher, const Clock& clock, En
 ResumeResult Resumer::Resume(const ResumeRequest& request) {
   const absl::Time start = clock_.Now();
   ResumeResult result;
-  std::vector<bool> used(request.sources.size());
-  std::string reason;
-  std::string fetch_failure;  // of the last pull, where it failed
-  while (result.pins.size() < request.keys.size()) {
-    const std::span<const BlockKey> rest = request.keys.subspan(result.pins.size());
-    BlockStore::Acquired acquired = store_.Acquire(rest, request.accepted, request.deadline);
-    for (size_t i = 0; i < acquired.pins.size(); ++i) {
-      result.pins.push_back(std::move(acquired.pins[i]));
-      result.found_in.push_back(SourceOf(acquired.found_in[i]));
-    }
-    if (result.pins.size() == request.keys.size()) break;
-    reason = std::string(MissReasonName(acquired.stopped_by));
-    if (acquired.stopped_by == MissReason::kPinLimit || acquired.stopped_by == MissReason::kPoolFull ||
-        acquired.stopped_by == MissReason::kDeadline) {
-      break;
-    }
-    if (ExtendFromPeer(request, used, result, fetch_failure)) continue;
-    if (acquired.stopped_by == MissReason::kAbsent && !fetch_failure.empty()) reason = fetch_failure;
-    const BlockKey& next = request.keys[result.pins.size()];
-    result.to_compute = computing_.ClaimLeading(request.keys.subspan(result.pins.size()));
-    if (result.to_compute.size() == 0) {
-      if (computing_.Wait(next, request.sibling_deadline)) continue;
-      break;
-    }
-    // A sibling may have sealed it between the look at the store and the claim.
-    if (!OnDevice(request, result.pins.size())) break;
-    result.to_compute.Reset();
+  result.held.resize(request.groups.size());
+  std::string reason(MissReasonName(MissReason::kAbsent));
+  const auto chain = std::find_if(request.groups.begin(), request.groups.end(),
+                                  [](const CacheGroup& group) { return group.number == 0; });
+  std::vector<BlockPin> pins;
+  if (chain != request.groups.end()) pins = ResumeChain(request, result, reason);
+
+  WindowResume windows = ResumeWindows({.groups = request.groups,
+                                        .keys = request.keys,
+                                        .tokens = request.tokens,
+                                        .limit = chain == request.groups.end() ? request.keys.size() : pins.size(),
+                                        .accepted = request.accepted,
+                                        .deadline = request.deadline});
+  if (windows.boundary < pins.size()) reason = "window";
+  result.held = std::move(windows.held);
+  if (chain != request.groups.end()) {
+    result.found_in.resize(windows.boundary);
+    std::vector<HeldBlock>& held = result.held[static_cast<size_t>(chain - request.groups.begin())];
+    for (uint32_t i = 0; i < windows.boundary; ++i) held.push_back({i, std::move(pins[i])});
+  } else {
+    for (const Tier tier : windows.found_in) result.found_in.push_back(SourceOf(tier));
   }
+
   if (!request.counted) return result;
   const uint32_t block_tokens = static_cast<uint32_t>(store_.device().layout().block_tokens);
-  const uint64_t missed = (request.keys.size() - result.pins.size()) * uint64_t{block_tokens};
+  const uint64_t missed = (request.keys.size() - result.blocks()) * uint64_t{block_tokens};
   if (missed > 0) observer_.OnMiss(reason, missed);
   observer_.OnResume(request.keys.size() * uint64_t{block_tokens}, result.TokensBySource(block_tokens),
                      clock_.Now() - start);
@@ -80,14 +88,46 @@ ResumeResult Resumer::Resume(const ResumeRequest& request) {
   return result;
 }
 
+std::vector<BlockPin> Resumer::ResumeChain(const ResumeRequest& request, ResumeResult& result, std::string& reason) {
+  std::vector<BlockPin> pins;
+  std::vector<bool> used(request.sources.size());
+  std::string fetch_failure;  // of the last pull, where it failed
+  while (pins.size() < request.keys.size()) {
+    const std::span<const BlockKey> rest = request.keys.subspan(pins.size());
+    BlockStore::Acquired acquired = store_.Acquire(rest, request.accepted, request.deadline);
+    for (size_t i = 0; i < acquired.pins.size(); ++i) {
+      pins.push_back(std::move(acquired.pins[i]));
+      result.found_in.push_back(SourceOf(acquired.found_in[i]));
+    }
+    if (pins.size() == request.keys.size()) break;
+    reason = std::string(MissReasonName(acquired.stopped_by));
+    if (acquired.stopped_by == MissReason::kPinLimit || acquired.stopped_by == MissReason::kPoolFull ||
+        acquired.stopped_by == MissReason::kDeadline) {
+      break;
+    }
+    if (ExtendFromPeer(request, used, pins, result, fetch_failure)) continue;
+    if (acquired.stopped_by == MissReason::kAbsent && !fetch_failure.empty()) reason = fetch_failure;
+    const BlockKey& next = request.keys[pins.size()];
+    result.to_compute = computing_.ClaimLeading(request.keys.subspan(pins.size()));
+    if (result.to_compute.size() == 0) {
+      if (computing_.Wait(next, request.sibling_deadline)) continue;
+      break;
+    }
+    // A sibling may have sealed it between the look at the store and the claim.
+    if (!OnDevice(request, pins.size())) break;
+    result.to_compute.Reset();
+  }
+  return pins;
+}
+
 bool Resumer::OnDevice(const ResumeRequest& request, size_t i) const {
   const BlockStore::Match match = store_.Lookup(request.keys.subspan(i, 1), request.accepted);
   return match.blocks[static_cast<size_t>(BlockSetKind::kDevice)] > 0;
 }
 
-bool Resumer::ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& used, ResumeResult& result,
-                             std::string& failure) {
-  const size_t have = result.pins.size();
+bool Resumer::ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& used, std::vector<BlockPin>& pins,
+                             ResumeResult& result, std::string& failure) {
+  const size_t have = pins.size();
   for (size_t s = 0; s < request.sources.size(); ++s) {
     const PeerSource& source = request.sources[s];
     const uint64_t end = std::min<uint64_t>(uint64_t{source.first_block} + source.block_count, request.keys.size());
@@ -101,11 +141,11 @@ bool Resumer::ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& us
     PeerFetcher::Result fetched = fetcher_.Fetch(request.root, parent, request.keys.subspan(source.first_block, count),
                                                  source, request.deadline, request.accepted);
     for (size_t i = have - source.first_block; i < fetched.pins.size(); ++i) {
-      result.pins.push_back(std::move(fetched.pins[i]));
+      pins.push_back(std::move(fetched.pins[i]));
       result.found_in.push_back(HitSource::kPeer);
     }
     failure = fetched.status.ok() ? "" : absl::StrCat("fetch_", StatusLabel(fetched.status));
-    if (result.pins.size() > have) return true;
+    if (pins.size() > have) return true;
   }
   return false;
 }

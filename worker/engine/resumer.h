@@ -1,5 +1,6 @@
-// The one path by which a cached prefix comes back: local tiers, then siblings that are computing it, then peers, in
-// chain order, pinned on the device.
+// The one path by which a cached prefix comes back: the chain from local tiers, then siblings that are computing it,
+// then peers, in chain order; then the longest boundary of it at which the other layer groups hold their windows. All
+// pinned on the device.
 #ifndef KVMESH_WORKER_ENGINE_RESUMER_H_
 #define KVMESH_WORKER_ENGINE_RESUMER_H_
 
@@ -8,6 +9,8 @@
 
 #include "absl/time/time.h"
 #include "kvstore/tiers/block_store.h"
+#include "worker/engine/cache_group.h"
+#include "worker/engine/group_table.h"
 #include "worker/engine/observer.h"
 #include "worker/engine/peer_fetcher.h"
 #include "worker/engine/single_flight.h"
@@ -15,8 +18,10 @@
 namespace kvmesh {
 
 struct ResumeRequest {
+  std::span<const CacheGroup> groups;  // of the sequence; a chain's store is the resumer's
   RootKey root;
   std::span<const BlockKey> keys;  // of all full blocks of the prompt
+  uint64_t tokens = 0;             // of the prompt
   std::span<const PeerSource> sources;
   LossyFormats accepted;
   absl::Time deadline;          // of loads and fetches
@@ -25,13 +30,17 @@ struct ResumeRequest {
 };
 
 struct ResumeResult {
-  std::vector<BlockPin> pins;       // device copies of the leading keys
-  std::vector<HitSource> found_in;  // one per pin
-  SingleFlight::Claim to_compute;   // blocks after the pins that this caller now computes for everybody
+  std::vector<std::vector<HeldBlock>> held;  // by group: what going on after the boundary needs, on the device
+  std::vector<HitSource> found_in;           // by block before the boundary
+  SingleFlight::Claim to_compute;            // blocks from there on that this caller now computes for everybody
 
+  // The boundary: leading blocks that need no computing.
+  size_t blocks() const { return found_in.size(); }
   HitTokensBySource TokensBySource(uint32_t block_tokens) const;
-  // Those of them in copies with lossy formats.
+  // Those of blocks of which a held copy has lossy formats.
   HitTokensBySource LossyTokensBySource(uint32_t block_tokens) const;
+  // The pins of the first group, in order.
+  std::vector<BlockPin> TakePins();
 };
 
 // Thread safe. Never fails: what can't be had is left to compute, and counted by reason.
@@ -46,12 +55,14 @@ class Resumer {
   const SingleFlight& computing() const { return computing_; }
 
  private:
+  // The chain's pins, one per found block. Says what ended them.
+  std::vector<BlockPin> ResumeChain(const ResumeRequest& request, ResumeResult& result, std::string& reason);
   // Whether block `i` of the request could be pinned at once.
   bool OnDevice(const ResumeRequest& request, size_t i) const;
   // Extends `result` from a peer, or waits for another fetch of the same block. False: no source helped. `failure` is
   // set by each pull: the miss reason that it gives, empty when all arrived.
-  bool ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& used, ResumeResult& result,
-                      std::string& failure);
+  bool ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& used, std::vector<BlockPin>& pins,
+                      ResumeResult& result, std::string& failure);
 
   BlockStore& store_;
   PeerFetcher& fetcher_;

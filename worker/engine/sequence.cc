@@ -7,21 +7,43 @@
 
 namespace kvmesh {
 
-Sequence::Sequence(BlockStore& store, const RootKey& root, bool publish, std::vector<uint32_t> tokens)
-    : store_(store),
-      root_(root),
+Sequence::Sequence(std::vector<CacheGroup> groups, const RootKey& root, bool publish, std::vector<uint32_t> tokens)
+    : root_(root),
       publish_(publish),
-      block_tokens_(static_cast<uint32_t>(store.device().layout().block_tokens)),
+      block_tokens_(static_cast<uint32_t>(groups[0].store->device().layout().block_tokens)),
       tokens_(std::move(tokens)),
-      keys_(ComputeBlockKeys(RootAsParent(root), tokens_, block_tokens_)),
-      written_(static_cast<size_t>(store.device().layout().layers), 0) {}
+      keys_(ComputeBlockKeys(RootAsParent(root), tokens_, block_tokens_)) {
+  for (CacheGroup& group : groups) {
+    for (size_t i = 0; i < group.layers.size(); ++i) {
+      const auto layer = static_cast<size_t>(group.layers[i]);
+      if (places_.size() <= layer) places_.resize(layer + 1);
+      places_[layer] = {tables_.size(), static_cast<int32_t>(i)};
+    }
+    tables_.emplace_back(std::move(group));
+  }
+  written_.resize(places_.size());
+}
+
+Sequence::Sequence(const Sequence& of, std::vector<GroupTable> tables)
+    : tables_(std::move(tables)),
+      places_(of.places_),
+      root_(of.root_),
+      publish_(of.publish_),
+      block_tokens_(of.block_tokens_),
+      tokens_(of.tokens_),
+      keys_(of.keys_),
+      sealed_(of.sealed_),
+      lossy_formats_(of.lossy_formats_),
+      written_(of.written_) {}
 
 void Sequence::Adopt(ResumeResult resumed) {
-  for (BlockPin& pin : resumed.pins) {
-    lossy_formats_ = lossy_formats_.Union(pin.header().lossy_formats);
-    entries_.push_back({std::move(pin), {}});
+  sealed_ = resumed.blocks();
+  for (size_t group = 0; group < tables_.size(); ++group) {
+    for (const HeldBlock& block : resumed.held[group]) {
+      lossy_formats_ = lossy_formats_.Union(block.pin.header().lossy_formats);
+    }
+    tables_[group].Adopt(std::move(resumed.held[group]), sealed_);
   }
-  sealed_ = entries_.size();
   written_.assign(written_.size(), sealed_ * uint64_t{block_tokens_});
   claim_ = std::move(resumed.to_compute);
 }
@@ -30,13 +52,6 @@ uint64_t Sequence::ready() const { return *std::min_element(written_.begin(), wr
 
 uint64_t Sequence::computed_tokens() const {
   return tokens_.empty() ? 0 : std::min<uint64_t>(ready(), tokens_.size() - 1);
-}
-
-std::vector<uint32_t> Sequence::block_table() const {
-  std::vector<uint32_t> table;
-  table.reserve(entries_.size());
-  for (const Entry& entry : entries_) table.push_back(entry.block().value());
-  return table;
 }
 
 absl::Status Sequence::Extend(std::span<const uint32_t> tokens) {
@@ -52,7 +67,7 @@ absl::Status Sequence::Extend(std::span<const uint32_t> tokens) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int64_t>> Sequence::PrepareSlots(uint64_t start, uint64_t count, int32_t first_layer,
+absl::StatusOr<Sequence::GroupSlots> Sequence::PrepareSlots(uint64_t start, uint64_t count, int32_t first_layer,
                                                             int32_t layers, absl::Time deadline) {
   const uint64_t end = start + count;
   if (end > tokens_.size()) {
@@ -65,23 +80,21 @@ absl::StatusOr<std::vector<int64_t>> Sequence::PrepareSlots(uint64_t start, uint
     return absl::InvalidArgumentError(
         absl::StrCat("start_position: ", start, " leaves a gap after position ", written));
   }
-  const size_t entries_before = entries_.size();
-  while (entries_.size() * uint64_t{block_tokens_} < end) {
-    absl::StatusOr<PrivateBlock> block = store_.Allocate(deadline);
-    if (!block.ok()) {
-      entries_.resize(entries_before);
-      return block.status();
-    }
-    entries_.push_back({{}, *std::move(block)});
+  const size_t blocks_before = tables_[0].size();
+  const size_t blocks = static_cast<size_t>((end + block_tokens_ - 1) / block_tokens_);
+  for (GroupTable& table : tables_) {
+    const absl::Status grown = table.Grow(blocks, deadline);
+    if (grown.ok()) continue;
+    for (GroupTable& other : tables_) other.Shrink(blocks_before);
+    return grown;
   }
   const uint64_t ready_until = ready();
-  std::vector<int64_t> slots;
-  slots.reserve(count);
-  for (uint64_t position = start; position < end; ++position) {
-    const BlockId block = entries_[position / block_tokens_].block();
-    slots.push_back(position < ready_until
-                        ? -1
-                        : int64_t{block.value()} * block_tokens_ + static_cast<int64_t>(position % block_tokens_));
+  GroupSlots slots(tables_.size());
+  for (size_t group = 0; group < tables_.size(); ++group) {
+    slots[group].reserve(count);
+    for (uint64_t position = start; position < end; ++position) {
+      slots[group].push_back(position < ready_until ? -1 : tables_[group].Slot(position));
+    }
   }
   return slots;
 }
@@ -92,6 +105,7 @@ void Sequence::MarkWritten(int32_t first_layer, int32_t layers, uint64_t end) {
     written = std::max(written, end);
   }
   SealComplete();
+  for (GroupTable& table : tables_) table.DropUnseen(ready());
 }
 
 void Sequence::SealComplete() {
@@ -102,27 +116,30 @@ void Sequence::SealComplete() {
                                     .parent = sealed_ == 0 ? RootAsParent(root_) : keys_[sealed_ - 1],
                                     .index = static_cast<uint32_t>(sealed_),
                                     .lossy_formats = lossy_formats_};
-    Entry& entry = entries_[sealed_];
-    absl::StatusOr<BlockPin> pin = store_.Seal(std::move(entry.own), info);
+    absl::Status sealed;
+    for (GroupTable& table : tables_) {
+      if (sealed.ok()) sealed = table.Seal(info);
+    }
     claim_.FinishThrough(info.key);
-    if (!pin.ok()) {
+    if (!sealed.ok()) {
       // The chain was erased under this sequence: it goes on with blocks of its own that nobody can find.
       publish_ = false;
       claim_.Reset();
       return;
     }
-    entry.sealed = *std::move(pin);
     ++sealed_;
   }
 }
 
-absl::StatusOr<PrivateBlock> Sequence::CopyOf(BlockId block, absl::Time deadline) {
-  absl::StatusOr<PrivateBlock> copy = store_.Allocate(deadline);
-  if (!copy.ok()) return copy;
-  std::vector<std::byte> bytes(static_cast<size_t>(store_.device().layout().block_bytes));
-  KVMESH_RETURN_IF_ERROR(store_.device().Read(block, bytes));
-  KVMESH_RETURN_IF_ERROR(store_.device().Write(copy->block(), bytes));
-  return copy;
+bool Sequence::Regain(uint64_t tokens, absl::Time deadline) {
+  for (GroupTable& table : tables_) {
+    const NeededBlocks needed = BlocksSeenFrom(table.group(), std::max<uint64_t>(tokens, 1) - 1, tokens, block_tokens_);
+    for (uint32_t i = 0; i < needed.end; ++i) {
+      if (!needed.Has(i) || table.held(i)) continue;
+      if (i >= keys_.size() || !table.Regain(i, keys_[i], lossy_formats_, deadline)) return false;
+    }
+  }
+  return true;
 }
 
 absl::Status Sequence::Truncate(uint64_t tokens, absl::Time deadline) {
@@ -130,36 +147,31 @@ absl::Status Sequence::Truncate(uint64_t tokens, absl::Time deadline) {
     return absl::InvalidArgumentError(absl::StrCat("tokens: ", tokens, " to keep, the sequence has ", tokens_.size()));
   }
   const size_t whole = static_cast<size_t>(tokens / block_tokens_);
-  const bool partial = tokens % block_tokens_ != 0;
-  if (partial && whole < sealed_) {
-    absl::StatusOr<PrivateBlock> copy = CopyOf(entries_[whole].block(), deadline);
-    if (!copy.ok()) return copy.status();
-    entries_[whole] = {{}, *std::move(copy)};
+  const size_t blocks = whole + (tokens % block_tokens_ != 0 ? 1 : 0);
+  claim_.Reset();
+  if (tokens <= ready() && !Regain(tokens, deadline)) {
+    for (GroupTable& table : tables_) table.Shrink(0);
+    written_.assign(written_.size(), 0);
   }
-  if (entries_.size() > whole + (partial ? 1 : 0)) entries_.resize(whole + (partial ? 1 : 0));
-  sealed_ = std::min(sealed_, whole);
+  for (GroupTable& table : tables_) {
+    if (blocks > whole && table.size() > whole) KVMESH_RETURN_IF_ERROR(table.MakeOwn(whole, deadline));
+  }
+  for (GroupTable& table : tables_) table.Shrink(blocks);
+  sealed_ = std::min({sealed_, whole, tables_[0].size()});
   tokens_.resize(static_cast<size_t>(tokens));
   keys_.resize(whole);
   for (uint64_t& written : written_) written = std::min(written, tokens);
-  claim_.Reset();
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Sequence>> Sequence::Fork(absl::Time deadline) {
-  auto fork = std::make_unique<Sequence>(store_, root_, publish_, tokens_);
-  for (const Entry& entry : entries_) {
-    if (entry.sealed) {
-      fork->entries_.push_back({store_.Share(entry.sealed), {}});
-      continue;
-    }
-    absl::StatusOr<PrivateBlock> copy = CopyOf(entry.own.block(), deadline);
+  std::vector<GroupTable> tables;
+  for (const GroupTable& table : tables_) {
+    absl::StatusOr<GroupTable> copy = table.Fork(deadline);
     if (!copy.ok()) return copy.status();
-    fork->entries_.push_back({{}, *std::move(copy)});
+    tables.push_back(*std::move(copy));
   }
-  fork->sealed_ = sealed_;
-  fork->lossy_formats_ = lossy_formats_;
-  fork->written_ = written_;
-  return fork;
+  return std::unique_ptr<Sequence>(new Sequence(*this, std::move(tables)));
 }
 
 }  // namespace kvmesh

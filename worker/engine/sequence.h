@@ -1,4 +1,5 @@
-// A growing block table: a resumed prefix of pinned blocks, then private blocks that are sealed as they fill.
+// Growing block tables, one for each layer group: a resumed prefix of pinned blocks, then private blocks that are
+// sealed as they fill. Blocks that no later position sees are let go.
 #ifndef KVMESH_WORKER_ENGINE_SEQUENCE_H_
 #define KVMESH_WORKER_ENGINE_SEQUENCE_H_
 
@@ -10,17 +11,19 @@
 #include "kvstore/base/status.h"
 #include "kvstore/block/key_chain.h"
 #include "kvstore/tiers/block_store.h"
+#include "worker/engine/group_table.h"
 #include "worker/engine/resumer.h"
 #include "worker/engine/single_flight.h"
 
 namespace kvmesh {
 
-// Not thread safe. Outlived by its BlockStore. Positions below ready() have K/V in all layers; sealed blocks are never
-// written again (contract 5).
+// Not thread safe. Outlived by its groups' stores. Positions below ready() have K/V in all layers; sealed blocks are
+// never written again (contract 5).
 class Sequence {
  public:
-  // `publish` false: nothing is sealed and nothing was resumed.
-  Sequence(BlockStore& store, const RootKey& root, bool publish, std::vector<uint32_t> tokens);
+  // `publish` false: nothing is sealed and nothing was resumed. REQUIRES: at least one group; the groups' layers are 0,
+  // 1, 2, ...; their blocks hold equally many tokens.
+  Sequence(std::vector<CacheGroup> groups, const RootKey& root, bool publish, std::vector<uint32_t> tokens);
 
   // Takes over a resumed prefix. REQUIRES: fresh.
   void Adopt(ResumeResult resumed);
@@ -32,54 +35,61 @@ class Sequence {
   uint64_t written(int32_t layer) const { return written_[static_cast<size_t>(layer)]; }
   // c of an n-token sequence: min(ready, n-1); the last token is always computed (contract 4).
   uint64_t computed_tokens() const;
-  std::vector<uint32_t> block_table() const;
+  size_t groups() const { return tables_.size(); }
+  const GroupTable& table(size_t group) const { return tables_[group]; }
+  // The group of a layer, and the layer's place among the group's.
+  struct LayerPlace {
+    size_t group = 0;
+    int32_t layer = 0;
+  };
+  LayerPlace PlaceOf(int32_t layer) const { return places_[static_cast<size_t>(layer)]; }
   std::span<const BlockKey> keys() const { return keys_; }
 
   // Adds tokens at the end. INVALID_ARGUMENT: beyond kMaxPromptTokens.
   absl::Status Extend(std::span<const uint32_t> tokens);
 
-  // Slots to write for [start, start + count), -1 for positions that are ready already. Allocates blocks as needed.
-  // INVALID_ARGUMENT: start leaves a gap after what one of the layers has, or the end is beyond the known tokens.
-  // RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED: as BlockStore::Allocate; what was allocated for this call is given back.
-  absl::StatusOr<std::vector<int64_t>> PrepareSlots(uint64_t start, uint64_t count, int32_t first_layer, int32_t layers,
-                                                    absl::Time deadline = absl::InfiniteFuture());
+  // Slots to write for [start, start + count), by group, -1 for positions that are ready already. Allocates blocks as
+  // needed. INVALID_ARGUMENT: start leaves a gap after what one of the layers has, or the end is beyond the known
+  // tokens. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED: as BlockStore::Allocate; what was allocated for this call is given
+  // back.
+  using GroupSlots = std::vector<std::vector<int64_t>>;
+  absl::StatusOr<GroupSlots> PrepareSlots(uint64_t start, uint64_t count, int32_t first_layer, int32_t layers,
+                                          absl::Time deadline = absl::InfiniteFuture());
   // The same for all layers.
-  absl::StatusOr<std::vector<int64_t>> PrepareSlots(uint64_t start, uint64_t count,
-                                                    absl::Time deadline = absl::InfiniteFuture()) {
+  absl::StatusOr<GroupSlots> PrepareSlots(uint64_t start, uint64_t count,
+                                          absl::Time deadline = absl::InfiniteFuture()) {
     return PrepareSlots(start, count, 0, static_cast<int32_t>(written_.size()), deadline);
   }
 
   // The K/V of layers [first_layer, first_layer + layers) is written up to position `end`. Seals every block that is
-  // complete.
+  // complete, then lets go of those that no later position sees.
   void MarkWritten(int32_t first_layer, int32_t layers, uint64_t end);
   void MarkWritten(uint64_t end) { MarkWritten(0, static_cast<int32_t>(written_.size()), end); }
 
-  // Keeps the first `tokens`. A sealed block that is cut is copied, its content stays for others. INVALID_ARGUMENT:
-  // more than there are. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED: no room for the copy; nothing changed.
+  // Keeps the first `tokens`. A sealed block that is cut is copied, its content stays for others. Where blocks of a
+  // window were let go of and are gone, nothing is ready afterwards: the tokens are to be computed again.
+  // INVALID_ARGUMENT: more than there are. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED: no room for the copy; nothing that
+  // can be seen changed.
   absl::Status Truncate(uint64_t tokens, absl::Time deadline = absl::InfiniteFuture());
 
   // Sealed blocks shared, private ones copied. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED: no room for the copies.
   absl::StatusOr<std::unique_ptr<Sequence>> Fork(absl::Time deadline = absl::InfiniteFuture());
 
  private:
-  // Exactly one is set.
-  struct Entry {
-    BlockPin sealed;
-    PrivateBlock own;
-    BlockId block() const { return sealed ? sealed.block() : own.block(); }
-  };
-
+  Sequence(const Sequence& of, std::vector<GroupTable> tables);
   void SealComplete();
-  absl::StatusOr<PrivateBlock> CopyOf(BlockId block, absl::Time deadline);
+  // Pins what the first `tokens` need to go on, or to compute the last one again, and was let go of. False: some of it
+  // is gone.
+  bool Regain(uint64_t tokens, absl::Time deadline);
 
-  BlockStore& store_;
+  std::vector<GroupTable> tables_;
+  std::vector<LayerPlace> places_;  // by layer
   const RootKey root_;
   bool publish_;
   const uint32_t block_tokens_;
   std::vector<uint32_t> tokens_;
-  std::vector<BlockKey> keys_;  // of all full blocks of tokens_
-  std::vector<Entry> entries_;
-  size_t sealed_ = 0;              // leading entries that are sealed
+  std::vector<BlockKey> keys_;     // of all full blocks of tokens_
+  size_t sealed_ = 0;              // leading blocks that are sealed in every group
   LossyFormats lossy_formats_;     // union over the prefix
   std::vector<uint64_t> written_;  // by layer: positions with K/V
   SingleFlight::Claim claim_;

@@ -32,9 +32,11 @@ CacheIdentity ModelIdentity(const LlamaModel& model, const BlockLayout& layout) 
   return identity;
 }
 
-Generator::Generator(const LlamaModel& model, BlockStore& store, Resumer& resumer, const Clock& clock,
+Generator::Generator(const LlamaModel& model, std::vector<CacheGroup> groups, Resumer& resumer, const Clock& clock,
                      const Options& options)
-    : model_(model), store_(store), resumer_(resumer), clock_(clock), options_(options) {}
+    : model_(model), groups_(std::move(groups)), resumer_(resumer), clock_(clock), options_(options) {
+  for (const CacheGroup& group : groups_) pools_.push_back(group.store->device().view());
+}
 
 absl::Status Generator::Check(const GenerateJob& job) const {
   if (job.prompt.empty()) return absl::InvalidArgumentError("tokens: empty, at least 1 is needed");
@@ -42,7 +44,10 @@ absl::Status Generator::Check(const GenerateJob& job) const {
     return absl::InvalidArgumentError(
         absl::StrCat("max_tokens: ", job.max_tokens, ", must be 1 to ", kMaxGenerateTokens));
   }
-  const uint64_t positions = static_cast<uint64_t>(model_.config().max_positions);
+  const absl::Status policy = CheckStreamingPolicy(job.policy, model_.config());
+  if (!policy.ok()) return absl::InvalidArgumentError(absl::StrCat("attention_", policy.message()));
+  const uint64_t positions =
+      static_cast<uint64_t>(job.policy.streams() ? kMaxPositions : model_.config().max_positions);
   if (job.prompt.size() + job.max_tokens > positions) {
     return absl::InvalidArgumentError(absl::StrCat("tokens: ", job.prompt.size(), " of prompt and max_tokens ",
                                                    job.max_tokens, " exceed the model's ", positions, " positions"));
@@ -68,19 +73,22 @@ absl::Status Generator::Run(const GenerateJob& job, const GenerateEvents& events
 }
 
 absl::Status Generator::RunAdmitted(const GenerateJob& job, const GenerateEvents& events) {
-  Sequence sequence(store_, job.root, !job.no_cache, job.prompt);
+  const std::vector<CacheGroup> groups = GroupsUnder(job.policy, groups_);
+  Sequence sequence(groups, job.root, !job.no_cache, job.prompt);
   GenerateStart start;
   if (!job.no_cache) {
     const absl::Time now = clock_.Now();
     // Half of the time is left to compute what could not be had.
     const absl::Time load_deadline = now + (job.deadline - now) / 2;
-    ResumeResult resumed = resumer_.Resume({.root = job.root,
+    ResumeResult resumed = resumer_.Resume({.groups = groups,
+                                            .root = job.root,
                                             .keys = sequence.keys(),
+                                            .tokens = job.prompt.size(),
                                             .sources = job.sources,
                                             .accepted = LossyFormats(),
                                             .deadline = load_deadline,
                                             .sibling_deadline = std::min(load_deadline, now + options_.sibling_wait)});
-    start.hits = resumed.TokensBySource(static_cast<uint32_t>(store_.device().layout().block_tokens));
+    start.hits = resumed.TokensBySource(static_cast<uint32_t>(pools_[0].layout.block_tokens));
     sequence.Adopt(std::move(resumed));
   }
   start.computed_tokens = sequence.computed_tokens();
@@ -96,7 +104,7 @@ absl::Status Generator::RunAdmitted(const GenerateJob& job, const GenerateEvents
     if (made + 1 == job.max_tokens) break;
     if (clock_.Now() >= job.deadline) return absl::DeadlineExceededError("generate: the deadline came first");
     KVMESH_RETURN_IF_ERROR(sequence.Extend({&token, 1}));
-    logits = Step(sequence, sequence.tokens().size() - 1, 1, true, job.deadline);
+    logits = Step(sequence, sequence.tokens().size() - 1, 1, true, job);
     if (!logits.ok()) return logits.status();
   }
   return absl::OkStatus();
@@ -116,7 +124,7 @@ absl::StatusOr<std::vector<float>> Generator::Prefill(Sequence& sequence, uint64
     } else if (events.cancelled && events.cancelled()) {
       logits = absl::CancelledError("generate: the caller went away");
     } else {
-      logits = Step(sequence, at, count, at + count == end, job.deadline);
+      logits = Step(sequence, at, count, at + count == end, job);
     }
     if (!logits.ok()) break;
     queued_tokens_.fetch_sub(count);
@@ -129,15 +137,18 @@ absl::StatusOr<std::vector<float>> Generator::Prefill(Sequence& sequence, uint64
 }
 
 absl::StatusOr<std::vector<float>> Generator::Step(Sequence& sequence, uint64_t from, uint64_t count, bool want_logits,
-                                                   absl::Time deadline) {
-  const absl::StatusOr<std::vector<int64_t>> slots = sequence.PrepareSlots(from, count, deadline);
+                                                   const GenerateJob& job) {
+  const absl::StatusOr<Sequence::GroupSlots> slots = sequence.PrepareSlots(from, count, job.deadline);
   if (!slots.ok()) return slots.status();
-  const std::vector<uint32_t> table = sequence.block_table();
-  const ForwardSequence part{.tokens = std::span(sequence.tokens()).subspan(from, count),
-                             .first_position = static_cast<int64_t>(from),
-                             .groups = {{*slots, table}},
-                             .logits = want_logits ? LogitsWanted::kLast : LogitsWanted::kNone};
-  absl::StatusOr<Logits> logits = model_.Forward({&part, 1}, {&store_.device().view(), 1});
+  std::vector<std::vector<uint32_t>> tables;
+  for (size_t group = 0; group < sequence.groups(); ++group) tables.push_back(sequence.table(group).ids());
+  ForwardSequence part{.tokens = std::span(sequence.tokens()).subspan(from, count),
+                       .first_position = static_cast<int64_t>(from),
+                       .groups = {},
+                       .logits = want_logits ? LogitsWanted::kLast : LogitsWanted::kNone,
+                       .policy = job.policy};
+  for (size_t group = 0; group < tables.size(); ++group) part.groups.push_back({(*slots)[group], tables[group]});
+  absl::StatusOr<Logits> logits = model_.Forward({&part, 1}, pools_);
   if (!logits.ok()) return logits.status();
   sequence.MarkWritten(from + count);
   return std::move(logits->values);

@@ -29,6 +29,7 @@ CacheIdentity ModelIdentity(const LlamaModel& model, const BlockLayout& layout);
 
 struct GenerateJob {
   RootKey root;
+  StreamingPolicy policy;  // as the identity of `root` has it
   std::vector<uint32_t> prompt;
   uint32_t max_tokens = 0;
   std::vector<PeerSource> sources;
@@ -56,12 +57,14 @@ class Generator {
     uint32_t max_runs = 64;        // at once
     absl::Duration sibling_wait = absl::Seconds(10);
   };
-  // None is owned.
-  Generator(const LlamaModel& model, BlockStore& store, Resumer& resumer, const Clock& clock, const Options& options);
+  // None is owned. `groups`: as the model's.
+  Generator(const LlamaModel& model, std::vector<CacheGroup> groups, Resumer& resumer, const Clock& clock,
+            const Options& options);
 
   // INVALID_ARGUMENT names the field: an empty prompt, an id outside the vocabulary, a length beyond the model's
-  // positions, max_tokens outside 1..kMaxGenerateTokens. RESOURCE_EXHAUSTED: too many runs, or no room in the pool.
-  // DEADLINE_EXCEEDED, CANCELLED. Stops at an end-of-sequence id, which is not reported.
+  // positions, max_tokens outside 1..kMaxGenerateTokens, a policy that the model can't have. RESOURCE_EXHAUSTED: too
+  // many runs, or no room in the pool. DEADLINE_EXCEEDED, CANCELLED. Stops at an end-of-sequence id, which is not
+  // reported.
   absl::Status Run(const GenerateJob& job, const GenerateEvents& events);
 
   // Positions of the model.
@@ -80,11 +83,12 @@ class Generator {
   absl::StatusOr<std::vector<float>> Prefill(Sequence& sequence, uint64_t from, const GenerateJob& job,
                                              const GenerateEvents& events);
   absl::StatusOr<std::vector<float>> Step(Sequence& sequence, uint64_t from, uint64_t count, bool want_logits,
-                                          absl::Time deadline);
+                                          const GenerateJob& job);
   void NotePrefill(uint64_t tokens, absl::Duration took);
 
   const LlamaModel& model_;
-  BlockStore& store_;
+  const std::vector<CacheGroup> groups_;
+  std::vector<KvPoolView> pools_;  // by group
   Resumer& resumer_;
   const Clock& clock_;
   const Options options_;

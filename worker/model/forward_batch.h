@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "kernels/kv_pool_view.h"
+#include "kernels/paged_attention.h"
+#include "kernels/streaming_policy.h"
 #include "kvstore/base/status.h"
 #include "worker/model/llama_config.h"
 
@@ -18,19 +20,6 @@ inline constexpr int64_t kMaxForwardTokens = 65536;
 inline constexpr int64_t kMaxForwardLogits = int64_t{1} << 28;  // rows * vocab_size
 
 enum class LogitsWanted { kNone, kLast, kAll };
-
-// Bounded streaming (DESIGN section 5): position t attends to j when j < sinks or t - j < window. Keys stay rotated at
-// their own position; a sink outside the window is met by the query rotated at min(t, sinks + window - 1).
-// window 0: no such policy.
-struct StreamingPolicy {
-  int64_t sinks = 0;
-  int64_t window = 0;
-
-  friend bool operator==(const StreamingPolicy&, const StreamingPolicy&) = default;
-};
-
-// Stands in block tables where no query looks any more.
-inline constexpr uint32_t kNoBlock = 0xffffffff;
 
 // One layer group's blocks of a sequence.
 struct GroupBlocks {

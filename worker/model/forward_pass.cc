@@ -5,9 +5,9 @@
 #include <cstring>
 #include <memory>
 
-#include "kernels/merge_states.h"
 #include "kernels/paged_attention.h"
 #include "kernels/reshape_and_cache.h"
+#include "kernels/streaming_attention.h"
 
 namespace kvmesh {
 namespace {
@@ -48,7 +48,7 @@ ForwardPass::ForwardPass(const ForwardModel& model, std::span<const ForwardSeque
       runner_(runner),
       places_(static_cast<size_t>(model.config.layers)),
       streams_(std::any_of(batch.begin(), batch.end(),
-                           [](const ForwardSequence& sequence) { return sequence.policy.window != 0; })) {
+                           [](const ForwardSequence& sequence) { return sequence.policy.streams(); })) {
   for (size_t group = 0; group < model.config.groups.size(); ++group) {
     int32_t within = 0;
     for (const int32_t layer : model.config.groups[group].layers) {
@@ -124,7 +124,7 @@ void ForwardPass::Project(int32_t layer, RowBlock block) {
     const Row& row = rows_[static_cast<size_t>(r)];
     const ForwardSequence& sequence = batch_[static_cast<size_t>(row.sequence)];
     positions.push_back(row.position);
-    sink_positions.push_back(std::min(row.position, sequence.policy.sinks + sequence.policy.window - 1));
+    sink_positions.push_back(sequence.policy.streams() ? SinkQueryPosition(sequence.policy, row.position) : 0);
     slots.push_back(
         sequence.groups[place.group].slot_mapping[static_cast<size_t>(row.position - sequence.first_position)]);
   }
@@ -132,7 +132,6 @@ void ForwardPass::Project(int32_t layer, RowBlock block) {
   if (streams_) {
     const std::span<float> sink_query(SinkQuery(block.begin), query.size());
     std::copy(query.begin(), query.end(), sink_query.begin());
-    for (int64_t& position : sink_positions) position = std::max<int64_t>(position, 0);
     model_.rope.Apply(sink_query, sink_positions, config.heads, config.head_dim);
   }
   model_.rope.Apply(query, positions, config.heads, config.head_dim);
@@ -167,39 +166,15 @@ void ForwardPass::Attend(int32_t layer, RowBlock block, std::span<float> out) {
         pieces.push_back({sequence.groups[place.group].block_table, row.position, 1});
       }
     }
-    AttentionParams params = ParamsOf(layer);
+    const AttentionParams params = ParamsOf(layer);
     const auto size = static_cast<size_t>((end - begin) * query_width);
     const std::span<float> part = out.subspan(static_cast<size_t>((begin - block.begin) * query_width), size);
-    if (policy.window == 0) {
+    if (!policy.streams()) {
       PagedAttention({Query(begin), size}, pieces, place.layer, params, pools_[place.group], part);
       continue;
     }
-    params.window = policy.window;
-    std::vector<float> lse(static_cast<size_t>((end - begin) * params.q_heads));
-    PagedAttention({Query(begin), size}, pieces, place.layer, params, pools_[place.group], part, lse);
-    AttendToSinks(layer, {begin, end}, part, lse);
-  }
-}
-
-void ForwardPass::AttendToSinks(int32_t layer, RowBlock block, std::span<float> out, std::span<float> lse) {
-  const LayerPlace place = places_[static_cast<size_t>(layer)];
-  AttentionParams params = ParamsOf(layer);
-  params.sinks = {};  // in the window's state already
-  const auto width = static_cast<size_t>(model_.config.query_width()), heads = static_cast<size_t>(params.q_heads);
-  Scratch sink_out(model_.config.query_width()), sink_lse(params.q_heads);
-  for (int64_t r = block.begin; r < block.end; ++r) {
-    const Row& row = rows_[static_cast<size_t>(r)];
-    const StreamingPolicy& policy = PolicyOf(r);
-    const int64_t outside = std::min(policy.sinks, row.position - policy.window + 1);
-    if (outside <= 0) continue;
-    const ForwardSequence& sequence = batch_[static_cast<size_t>(row.sequence)];
-    const AttentionSequence piece = {sequence.groups[place.group].block_table, outside - 1, 1};
-    PagedAttention({SinkQuery(r), width}, {&piece, 1}, place.layer, params, pools_[place.group], sink_out.span(),
-                   sink_lse.span());
-    const auto i = static_cast<size_t>(r - block.begin);
-    const std::span<float> row_out = out.subspan(i * width, width), row_lse = lse.subspan(i * heads, heads);
-    MergeStates(AttentionState{row_out, row_lse}, AttentionState{sink_out.span(), sink_lse.span()},
-                model_.config.head_dim, row_out, row_lse);
+    StreamingAttention({Query(begin), size}, {SinkQuery(begin), size}, pieces, place.layer, params, policy,
+                       pools_[place.group], part);
   }
 }
 

@@ -66,8 +66,6 @@ class ForwardPass {
   void Finish(int32_t layer, RowBlock block);
   // Attention of the block's queries; out: [block.size(), heads, head_dim].
   void Attend(int32_t layer, RowBlock block, std::span<float> out);
-  // Adds, to rows of streaming sequences, the sinks that are outside their windows.
-  void AttendToSinks(int32_t layer, RowBlock block, std::span<float> out, std::span<float> lse);
   AttentionParams ParamsOf(int32_t layer) const;
   const StreamingPolicy& PolicyOf(int64_t row) const {
     return batch_[static_cast<size_t>(rows_[static_cast<size_t>(row)].sequence)].policy;

@@ -147,21 +147,25 @@ absl::Status WorkerService::Get(grpc::ServerContext& context, const v1::GetBlock
   const std::vector<BlockKey> keys = ComputeBlockKeys(RootAsParent(*root), tokens, request.identity().block_tokens());
   const absl::Time deadline = CallDeadline(context, *core_.options().clock);
   const StreamCalls::Watch watch(calls_, context, deadline);
-  ResumeResult resumed = core_.resumer().Resume({.root = *root,
+  const CacheGroup chain = ChainGroup(core_.store());
+  ResumeResult resumed = core_.resumer().Resume({.groups = {&chain, 1},
+                                                 .root = *root,
                                                  .keys = keys,
+                                                 .tokens = tokens.size(),
                                                  .sources = *sources,
                                                  .accepted = LossyFormats(request.accepted_lossy_formats()),
                                                  .deadline = deadline,
                                                  .sibling_deadline = absl::InfinitePast()});
   resumed.to_compute.Reset();
   std::vector<std::byte> buffer(static_cast<size_t>(core_.store().device().layout().block_bytes));
-  for (size_t i = request.first_block(); i < resumed.pins.size(); ++i) {
-    const absl::StatusOr<BlockHeader> header = core_.store().Read(resumed.pins[i], buffer);
+  for (size_t i = request.first_block(); i < resumed.blocks(); ++i) {
+    BlockPin& pin = resumed.held[0][i].pin;
+    const absl::StatusOr<BlockHeader> header = core_.store().Read(pin, buffer);
     if (!header.ok()) return header.status();
     if (!WriteBlock(*header, buffer, piece_buffers_, write)) {
       return absl::CancelledError("GetBlocks: the caller went away");
     }
-    resumed.pins[i].Reset();
+    pin.Reset();
   }
   return absl::OkStatus();
 }

@@ -62,7 +62,9 @@ absl::StatusOr<uint64_t> CommandRunner::Prefetch(const v1::PrefetchCommand& comm
   if (!keys.ok()) return keys.status();
   const absl::StatusOr<std::vector<PeerSource>> sources = SourcesFromProto(command.sources());
   if (!sources.ok()) return sources.status();
-  ResumeResult resumed = core_.resumer().Resume({.root = *root,
+  const CacheGroup chain = ChainGroup(core_.store());
+  ResumeResult resumed = core_.resumer().Resume({.groups = {&chain, 1},
+                                                 .root = *root,
                                                  .keys = *keys,
                                                  .sources = *sources,
                                                  .accepted = LossyFormats(),
@@ -70,7 +72,7 @@ absl::StatusOr<uint64_t> CommandRunner::Prefetch(const v1::PrefetchCommand& comm
                                                  .sibling_deadline = absl::InfinitePast(),
                                                  .counted = false});
   resumed.to_compute.Reset();
-  return resumed.pins.size();
+  return resumed.blocks();
 }
 
 absl::StatusOr<uint64_t> CommandRunner::ClearIdentity(const v1::ClearIdentityCommand& command) {

@@ -68,7 +68,9 @@ absl::Status WorkerService::GenerateInto(grpc::ServerContext& context, const v1:
     if (!certified.ok()) return certified.status();
     tenant = *std::move(certified);
   }
-  const CacheIdentity identity = core_.OwnIdentity(tenant, request.cache_salt());
+  const absl::StatusOr<StreamingPolicy> policy = ParseAttentionPolicy(request.attention_policy());
+  if (!policy.ok()) return policy.status();
+  const CacheIdentity identity = core_.OwnIdentity(tenant, request.cache_salt(), request.attention_policy());
   KVMESH_RETURN_IF_ERROR(ValidateIdentity(identity));
   const absl::StatusOr<RootKey> root = core_.RootOf(identity);
   if (!root.ok()) return root.status();
@@ -84,6 +86,7 @@ absl::Status WorkerService::GenerateInto(grpc::ServerContext& context, const v1:
     prompt = *std::move(encoded);
   }
   GenerateJob job{.root = *root,
+                  .policy = *policy,
                   .prompt = std::move(prompt),
                   .max_tokens = request.max_tokens(),
                   .sources = *std::move(sources),

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/paged_attention.h"
 #include "kernels/reshape_and_cache.h"
+#include "kernels/streaming_attention.h"
+#include "kvstore/block/attention_policy.h"
 #include "kvstore/service/grpc_server.h"
 #include "kvstore/service/grpc_status.h"
 #include "kvstore/service/trace_context.h"
@@ -34,6 +36,47 @@ absl::Status ExtendTo(uint64_t end, const std::vector<uint32_t>& ids, Sequence& 
   }
   return absl::InvalidArgumentError(absl::StrCat("token_ids: ", ids.size(), " ids don't lead from the ", known.size(),
                                                  " known tokens to position ", end));
+}
+
+// What queries at [start, start + count) see is held. INVALID_ARGUMENT: the sequence let go of some of it.
+absl::Status CheckSeen(const GroupTable& table, uint64_t start, uint64_t count) {
+  if (count == 0) return absl::OkStatus();
+  const auto block_tokens = static_cast<uint32_t>(table.group().store->device().layout().block_tokens);
+  const NeededBlocks needed = BlocksSeenFrom(table.group(), start, start + count, block_tokens);
+  for (uint32_t i = 0; i < needed.end; ++i) {
+    if (!needed.Has(i) || table.held(i)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("start_position: ", start, " sees block ", i, ", which its window has left behind"));
+  }
+  return absl::OkStatus();
+}
+
+struct AttendCall {
+  const GroupTable& blocks;
+  const std::vector<uint32_t> table;
+  int32_t layer;  // in the group
+  AttentionParams params;
+  StreamingPolicy streaming;  // without sinks: the window is that of `params`
+  std::span<const float> query;
+  std::span<const float> sink_query;  // or empty
+};
+
+// Queries [at, at + queries) of a call whose first query stands at `start`.
+void AttendSlice(const AttendCall& call, uint64_t start, uint64_t at, uint64_t queries, std::span<float> out,
+                 std::span<float> lse) {
+  const KvPoolView& pool = call.blocks.group().store->device().view();
+  const uint64_t heads = static_cast<uint64_t>(call.params.q_heads);
+  const uint64_t row = heads * static_cast<uint64_t>(pool.layout.head_dim);
+  const AttentionSequence part{.block_table = call.table,
+                               .first_position = static_cast<int64_t>(start + at),
+                               .queries = static_cast<int64_t>(queries)};
+  const std::span<const float> query = call.query.subspan(at * row, queries * row);
+  const std::span<float> to = out.subspan(at * row, queries * row);
+  const std::span<float> lse_to = lse.empty() ? lse : lse.subspan(at * heads, queries * heads);
+  if (call.streaming.sinks == 0) return PagedAttention(query, {&part, 1}, call.layer, call.params, pool, to, lse_to);
+  const std::span<const float> sink_query =
+      call.sink_query.empty() ? call.sink_query : call.sink_query.subspan(at * row, queries * row);
+  StreamingAttention(query, sink_query, {&part, 1}, call.layer, call.params, call.streaming, pool, to, lse_to);
 }
 
 }  // namespace
@@ -79,7 +122,11 @@ absl::Status WorkerService::Open(const grpc::ServerContext& context, const v1::O
       absl::Milliseconds(static_cast<int64_t>(std::min<uint64_t>(request.lease_ms(), 1u << 31)));
   KVMESH_RETURN_IF_ERROR(core_.sequences().CheckRoom(request.session_id(), lease, *caller));
 
-  auto sequence = std::make_unique<Sequence>(core_.store(), *root, !request.no_cache(),
+  const absl::StatusOr<StreamingPolicy> policy = ParseAttentionPolicy(request.identity().attention_policy());
+  if (!policy.ok()) return policy.status();
+  const absl::StatusOr<std::vector<CacheGroup>> groups = core_.Groups(*policy);
+  if (!groups.ok()) return groups.status();
+  auto sequence = std::make_unique<Sequence>(*groups, *root, !request.no_cache(),
                                              std::vector<uint32_t>(request.tokens().begin(), request.tokens().end()));
   HitTokensBySource hits{};
   if (!request.no_cache()) {
@@ -87,8 +134,10 @@ absl::Status WorkerService::Open(const grpc::ServerContext& context, const v1::O
     // Half of the time is left to compute what could not be had.
     const absl::Time deadline = now + (CallDeadline(context, *core_.options().clock) - now) / 2;
     ResumeResult resumed =
-        core_.resumer().Resume({.root = *root,
+        core_.resumer().Resume({.groups = *groups,
+                                .root = *root,
                                 .keys = sequence->keys(),
+                                .tokens = sequence->tokens().size(),
                                 .sources = *sources,
                                 .accepted = LossyFormats(request.accepted_lossy_formats()),
                                 .deadline = deadline,
@@ -98,7 +147,7 @@ absl::Status WorkerService::Open(const grpc::ServerContext& context, const v1::O
   }
   response.set_computed_tokens(sequence->computed_tokens());
   HitsToProto(hits, *response.mutable_hits());
-  for (const uint32_t block : sequence->block_table()) response.add_block_table(block);
+  for (const uint32_t block : sequence->table(0).ids()) response.add_block_table(block);
   // A caller that has gone would never close it.
   if (context.IsCancelled()) return absl::CancelledError("OpenSequence: the caller went away");
   const absl::StatusOr<SequenceId> id =
@@ -146,17 +195,18 @@ absl::Status WorkerService::Append(const grpc::ServerContext& context, const v1:
   const int32_t first_layer = static_cast<int32_t>(request.first_layer());
   const int32_t layers = static_cast<int32_t>(request.layers());
   const absl::Time deadline = CallDeadline(context, *core_.options().clock);
-  const absl::StatusOr<std::vector<int64_t>> slots =
+  const absl::StatusOr<Sequence::GroupSlots> slots =
       (*sequence)->PrepareSlots(request.start_position(), request.tokens(), first_layer, layers, deadline);
   if (!slots.ok()) return slots.status();
   for (int32_t layer = 0; layer < layers; ++layer) {
+    const Sequence::LayerPlace place = (*sequence)->PlaceOf(first_layer + layer);
     ReshapeAndCache(std::span(*key).subspan(static_cast<size_t>(layer) * per_layer, per_layer),
-                    std::span(*value).subspan(static_cast<size_t>(layer) * per_layer, per_layer), *slots,
-                    first_layer + layer, core_.store().device().view());
+                    std::span(*value).subspan(static_cast<size_t>(layer) * per_layer, per_layer), (*slots)[place.group],
+                    place.layer, (*sequence)->table(place.group).group().store->device().view());
   }
   (*sequence)->MarkWritten(first_layer, layers, end);
   response.set_computed_tokens((*sequence)->ready());
-  for (const uint32_t block : (*sequence)->block_table()) response.add_block_table(block);
+  for (const uint32_t block : (*sequence)->table(0).ids()) response.add_block_table(block);
   return absl::OkStatus();
 }
 
@@ -198,30 +248,39 @@ absl::Status WorkerService::AttendTo(const grpc::ServerContext& context, const v
                                                    request.tokens(), " tokens, layer ", request.layer(), " has K/V of ",
                                                    written));
   }
-  const std::vector<uint32_t> table = (*sequence)->block_table();
-  AttentionParams params;
-  params.q_heads = static_cast<int32_t>(request.q_heads());
-  params.scale = request.scale() != 0 ? request.scale() : 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
+  const Sequence::LayerPlace place = (*sequence)->PlaceOf(static_cast<int32_t>(request.layer()));
+  const GroupTable& blocks = (*sequence)->table(place.group);
+  KVMESH_RETURN_IF_ERROR(CheckSeen(blocks, request.start_position(), request.tokens()));
+  const StreamingPolicy streaming{.sinks = blocks.group().sinks, .window = blocks.group().window};
+  std::vector<float> sink_query;
+  if (streaming.sinks > 0 && SinksOutside(streaming, static_cast<int64_t>(written)) > 0) {
+    absl::StatusOr<std::vector<float>> given = FloatsFromBytes(request.sink_query(), values, "sink_query");
+    if (!given.ok()) return given.status();
+    sink_query = *std::move(given);
+  }
+  AttendCall call{.blocks = blocks,
+                  .table = blocks.ids(),
+                  .layer = place.layer,
+                  .params = {},
+                  .streaming = streaming,
+                  .query = *query,
+                  .sink_query = sink_query};
+  call.params.q_heads = static_cast<int32_t>(request.q_heads());
+  call.params.scale = request.scale() != 0 ? request.scale() : 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
+  call.params.window = streaming.window;
   std::vector<float> out(values);
   std::vector<float> lse(request.return_lse() ? uint64_t{request.tokens()} * request.q_heads() : 0);
   const absl::Time deadline = CallDeadline(context, *core_.options().clock);
   // A few queries at a time, so that a call ends soon after its caller has gone or its deadline has come.
   const uint64_t scores_per_query = (request.start_position() + request.tokens()) * request.q_heads();
   const uint64_t slice = std::max<uint64_t>(1, kAttendScores / std::max<uint64_t>(1, scores_per_query));
-  const uint64_t row = uint64_t{request.q_heads()} * static_cast<uint64_t>(layout.head_dim);
   for (uint64_t at = 0; at < request.tokens(); at += slice) {
     if (context.IsCancelled()) return absl::CancelledError("attend: the caller went away");
     if (core_.options().clock->Now() >= deadline) {
       return absl::DeadlineExceededError("attend: the deadline came first");
     }
     const uint64_t queries = std::min<uint64_t>(slice, request.tokens() - at);
-    const AttentionSequence part{.block_table = table,
-                                 .first_position = static_cast<int64_t>(request.start_position() + at),
-                                 .queries = static_cast<int64_t>(queries)};
-    PagedAttention(
-        std::span(*query).subspan(at * row, queries * row), {&part, 1}, static_cast<int32_t>(request.layer()), params,
-        core_.store().device().view(), std::span(out).subspan(at * row, queries * row),
-        lse.empty() ? std::span<float>() : std::span(lse).subspan(at * request.q_heads(), queries * request.q_heads()));
+    AttendSlice(call, request.start_position(), at, queries, out, lse);
   }
   FloatsToBytes(out, *response.mutable_output());
   FloatsToBytes(lse, *response.mutable_lse());
@@ -239,7 +298,7 @@ grpc::Status WorkerService::Fork(grpc::ServerContext* context, const v1::ForkReq
     if (!made.ok()) return call.Finish(made.status());
     fork = *std::move(made);
   }
-  for (const uint32_t block : fork->block_table()) response->add_block_table(block);
+  for (const uint32_t block : fork->table(0).ids()) response->add_block_table(block);
   const absl::StatusOr<std::string> caller = CallerOf(*context);
   if (!caller.ok()) return call.Finish(caller.status());
   const absl::Duration lease =

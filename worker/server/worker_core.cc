@@ -90,9 +90,16 @@ absl::Status WorkerCore::OpenTiers() {
                           .clock = options_.clock,
                           .policy = *policy,
                           .max_pinned_fraction = options_.max_pinned_fraction,
-                          .block_tokens = static_cast<uint32_t>(layout_.block_tokens)});
+                          .block_tokens = static_cast<uint32_t>(layout_.block_tokens),
+                          .max_group = 1});
   if (!store.ok()) return store.status();
   store_ = *std::move(store);
+  groups_ = {ChainGroup(*store_)};
+  const int64_t window = model_ == nullptr ? 0 : model_->config().groups[0].window;
+  if (window > 0) {
+    groups_[0].number = 1;
+    groups_[0].window = window;
+  }
   return absl::OkStatus();
 }
 
@@ -106,7 +113,7 @@ void WorkerCore::MakeEngine(std::vector<std::unique_ptr<Transport>> transports) 
   sequences_ = std::make_unique<SequenceTable>(options_.sequences, clock);
   pins_ = std::make_unique<NamedPins>(clock);
   if (model_ != nullptr) {
-    generator_ = std::make_unique<Generator>(*model_, *store_, *resumer_, clock,
+    generator_ = std::make_unique<Generator>(*model_, groups_, *resumer_, clock,
                                              Generator::Options{.sibling_wait = options_.sibling_wait});
   }
 }
@@ -119,10 +126,19 @@ absl::StatusOr<RootKey> WorkerCore::RootOf(const CacheIdentity& identity) const 
   return DeriveRoot(DeriveTenantSecret(options_.cluster_secret, identity.tenant), ComputeFingerprint(identity));
 }
 
-CacheIdentity WorkerCore::OwnIdentity(const std::string& tenant, const std::string& cache_salt) const {
+absl::StatusOr<std::vector<CacheGroup>> WorkerCore::Groups(const StreamingPolicy& policy) const {
+  if (policy.streams() && groups_[0].window != 0) {
+    return absl::InvalidArgumentError("attention_policy: the model has layers with a window of their own");
+  }
+  return GroupsUnder(policy, groups_);
+}
+
+CacheIdentity WorkerCore::OwnIdentity(const std::string& tenant, const std::string& cache_salt,
+                                      const std::string& attention_policy) const {
   CacheIdentity identity = ModelIdentity(*model_, layout_);
   identity.tenant = tenant;
   identity.cache_salt = cache_salt;
+  identity.attention_policy = attention_policy;
   return identity;
 }
 

@@ -43,6 +43,8 @@ class WorkerCore {
   BlockStore& store() { return *store_; }
   PeerFetcher& fetcher() { return *fetcher_; }
   Resumer& resumer() { return *resumer_; }
+  // Of a sequence under that policy. INVALID_ARGUMENT naming attention_policy: layers have a window of their own.
+  absl::StatusOr<std::vector<CacheGroup>> Groups(const StreamingPolicy& policy) const;
   SequenceTable& sequences() { return *sequences_; }
   NamedPins& pins() { return *pins_; }
   Metrics& metrics() { return metrics_; }
@@ -54,7 +56,8 @@ class WorkerCore {
   // The root of an identity; a pool holds blocks of one block size. INVALID_ARGUMENT naming identity.block_tokens.
   absl::StatusOr<RootKey> RootOf(const CacheIdentity& identity) const;
   // The identity of the model's own cache. REQUIRES: generator() != null.
-  CacheIdentity OwnIdentity(const std::string& tenant, const std::string& cache_salt) const;
+  CacheIdentity OwnIdentity(const std::string& tenant, const std::string& cache_salt,
+                            const std::string& attention_policy = "") const;
 
   void SetDraining(bool draining) { draining_.store(draining); }
   // Drains for good.
@@ -87,6 +90,7 @@ class WorkerCore {
   std::unique_ptr<DiskTier> disk_;
   DeferredDiskTier* deferred_disk_ = nullptr;  // disk_, when there was no space to open it at the start
   std::unique_ptr<BlockStore> store_;
+  std::vector<CacheGroup> groups_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::unique_ptr<PeerFetcher> fetcher_;
   std::unique_ptr<Resumer> resumer_;

@@ -75,6 +75,12 @@ class RecordingObserver : public EngineObserver {
   std::vector<FetchSeen> fetches_ ABSL_GUARDED_BY(mu_);
 };
 
+// A result with the chain's pins in a row.
+struct Resumed : ResumeResult {
+  explicit Resumed(ResumeResult result) : ResumeResult(std::move(result)), pins(TakePins()) {}
+  std::vector<BlockPin> pins;
+};
+
 class EngineWorld : public StoreWorld {
  public:
   static constexpr absl::Duration kMaxClaimIdle = absl::Seconds(5);
@@ -84,6 +90,12 @@ class EngineWorld : public StoreWorld {
         fetcher(std::make_unique<PeerFetcher>(*store, std::vector<Transport*>{&transport}, clock, observer)),
         resumer(*store, *fetcher, clock, observer, kMaxClaimIdle) {}
 
+  // Resumes the chain of the store, whatever the request's groups.
+  Resumed Resume(ResumeRequest request) {
+    const CacheGroup chain = ChainGroup(*store);
+    request.groups = {&chain, 1};
+    return Resumed(resumer.Resume(request));
+  }
   // Blocks [first, first + count) of a chain as a good peer sends them.
   std::vector<FakeTransport::SentBlock> Blocks(const RootKey& root, std::span<const BlockKey> keys, uint32_t first,
                                                uint32_t count) {

@@ -23,18 +23,19 @@ constexpr uint32_t kBlocks = 8;
 
 class ResumerTest : public testing::Test {
  protected:
-  ResumeResult Resume(std::span<const BlockKey> keys, std::vector<PeerSource> sources = {},
-                      absl::Duration sibling_wait = absl::ZeroDuration(), LossyFormats accepted = LossyFormats()) {
-    return world_.resumer.Resume({.root = root_,
-                                  .keys = keys,
-                                  .sources = sources,
-                                  .accepted = accepted,
-                                  .deadline = world_.clock.Now() + absl::Minutes(1),
-                                  .sibling_deadline = world_.clock.Now() + sibling_wait});
+  Resumed Resume(std::span<const BlockKey> keys, std::vector<PeerSource> sources = {},
+                 absl::Duration sibling_wait = absl::ZeroDuration(), LossyFormats accepted = LossyFormats()) {
+    return world_.Resume({.groups = {},
+                          .root = root_,
+                          .keys = keys,
+                          .sources = sources,
+                          .accepted = accepted,
+                          .deadline = world_.clock.Now() + absl::Minutes(1),
+                          .sibling_deadline = world_.clock.Now() + sibling_wait});
   }
   std::span<const BlockKey> First(size_t count) const { return std::span(keys_).first(count); }
   // The blocks after the pins, computed, sealed and let go of in order.
-  void Compute(ResumeResult& result, std::span<const BlockKey> keys) {
+  void Compute(Resumed& result, std::span<const BlockKey> keys) {
     for (size_t i = result.pins.size(); i < keys.size(); ++i) {
       absl::StatusOr<BlockPin> pin = world_.SealOne(root_, keys, static_cast<uint32_t>(i));
       ASSERT_TRUE(pin.ok()) << pin.status();
@@ -58,7 +59,7 @@ class ResumerTest : public testing::Test {
 TEST_F(ResumerTest, LocalBlocksArePinnedAndTheRestIsLeftToCompute) {
   world_.SealChain(root_, First(5));
   {
-    const ResumeResult result = Resume(keys_);
+    const Resumed result = Resume(keys_);
     ASSERT_EQ(result.pins.size(), 5u);
     EXPECT_TRUE(world_.AllHold(result.pins, keys_));
     EXPECT_EQ(result.to_compute.size(), 3u);
@@ -71,7 +72,7 @@ TEST_F(ResumerTest, LocalBlocksArePinnedAndTheRestIsLeftToCompute) {
 }
 
 TEST_F(ResumerTest, NothingAskedForIsNothingDone) {
-  const ResumeResult result = Resume({});
+  const Resumed result = Resume({});
   EXPECT_TRUE(result.pins.empty());
   EXPECT_EQ(result.to_compute.size(), 0u);
   EXPECT_THAT(world_.observer.misses(), IsEmpty());
@@ -82,7 +83,7 @@ TEST_F(ResumerTest, LowerTiersArePromotedAndCountedByTier) {
   world_.Churn(TestRoot(9), 64 + 58);  // pushes most of it to the host, and some of that to disk
   const auto before = world_.Lookup(keys_);
   ASSERT_LT(before[0], kBlocks);
-  const ResumeResult result = Resume(keys_);
+  const Resumed result = Resume(keys_);
   ASSERT_EQ(result.pins.size(), kBlocks);
   EXPECT_TRUE(world_.AllHold(result.pins, keys_));
   const HitTokensBySource hits = world_.observer.hits();
@@ -95,8 +96,7 @@ TEST_F(ResumerTest, LowerTiersArePromotedAndCountedByTier) {
 TEST_F(ResumerTest, PeersBringWhatIsNotHere) {
   world_.SealChain(root_, First(2));
   {
-    const ResumeResult result =
-        Resume(keys_, {world_.OfferGood(root_, keys_, 5, 3), world_.OfferGood(root_, keys_, 2, 3)});
+    const Resumed result = Resume(keys_, {world_.OfferGood(root_, keys_, 5, 3), world_.OfferGood(root_, keys_, 2, 3)});
     ASSERT_EQ(result.pins.size(), kBlocks);
     EXPECT_TRUE(world_.AllHold(result.pins, keys_));
     EXPECT_EQ(result.TokensBySource(kTestBlockTokens),
@@ -108,7 +108,7 @@ TEST_F(ResumerTest, PeersBringWhatIsNotHere) {
 
 TEST_F(ResumerTest, ASourceThatStartsEarlierServesTheRest) {
   world_.SealChain(root_, First(3));
-  const ResumeResult result = Resume(keys_, {world_.OfferGood(root_, keys_, 0, kBlocks)});
+  const Resumed result = Resume(keys_, {world_.OfferGood(root_, keys_, 0, kBlocks)});
   ASSERT_EQ(result.pins.size(), kBlocks);
   EXPECT_TRUE(world_.AllHold(result.pins, keys_));
   EXPECT_EQ(result.TokensBySource(kTestBlockTokens)[0], 3 * kTestBlockTokens);
@@ -116,8 +116,7 @@ TEST_F(ResumerTest, ASourceThatStartsEarlierServesTheRest) {
 
 TEST_F(ResumerTest, SourcesThatLeaveAGapOrAreBehindAreNotAsked) {
   world_.SealChain(root_, First(4));
-  const ResumeResult result =
-      Resume(keys_, {world_.OfferGood(root_, keys_, 0, 4), world_.OfferGood(root_, keys_, 6, 2)});
+  const Resumed result = Resume(keys_, {world_.OfferGood(root_, keys_, 0, 4), world_.OfferGood(root_, keys_, 6, 2)});
   EXPECT_EQ(result.pins.size(), 4u);
   EXPECT_EQ(world_.transport.posted(), 0u);
   EXPECT_THAT(world_.observer.misses(), ElementsAre(Pair("absent", 4 * kTestBlockTokens)));
@@ -127,7 +126,7 @@ TEST_F(ResumerTest, ASourceThatFailsFallsBackToTheNext) {
   FakeTransport::Script broken = {.blocks = world_.Blocks(root_, keys_, 0, 3), .end = absl::UnavailableError("gone")};
   FakeTransport::Script lying = {.blocks = world_.Blocks(root_, keys_, 0, kBlocks)};
   lying.blocks[4].bytes[0] ^= std::byte{1};
-  const ResumeResult result =
+  const Resumed result =
       Resume(keys_, {world_.Offer(0, kBlocks, std::move(broken)), world_.Offer(0, kBlocks, std::move(lying)),
                      world_.OfferGood(root_, keys_, 4, 4)});
   ASSERT_EQ(result.pins.size(), kBlocks);
@@ -139,7 +138,7 @@ TEST_F(ResumerTest, ASourceThatFailsFallsBackToTheNext) {
 TEST_F(ResumerTest, WithoutAGoodSourceTheRestIsComputedAndTheReasonCounted) {
   FakeTransport::Script broken = {.blocks = world_.Blocks(root_, keys_, 0, 3), .end = absl::UnavailableError("gone")};
   {
-    ResumeResult result = Resume(keys_, {world_.Offer(0, kBlocks, std::move(broken))});
+    Resumed result = Resume(keys_, {world_.Offer(0, kBlocks, std::move(broken))});
     EXPECT_EQ(result.pins.size(), 3u);
     EXPECT_EQ(result.to_compute.size(), 5u);
   }
@@ -158,17 +157,17 @@ TEST_F(ResumerTest, LossyCopiesAreRefusedUnlessAccepted) {
   EXPECT_EQ(Resume(keys_, {}, absl::ZeroDuration(), lossy).pins.size(), kBlocks);
   EXPECT_EQ(world_.observer.lossy_hits(), (HitTokensBySource{6 * kTestBlockTokens, 0, 0, 0}));
   // An exact copy that a peer has replaces the lossy one.
-  const ResumeResult exact = Resume(keys_, {world_.OfferGood(root_, keys_, 2, 6)});
+  const Resumed exact = Resume(keys_, {world_.OfferGood(root_, keys_, 2, 6)});
   EXPECT_EQ(exact.pins.size(), kBlocks);
   EXPECT_EQ(world_.Lookup(keys_)[0], kBlocks);
 }
 
 TEST_F(ResumerTest, ASiblingThatComputesIsAwaited) {
-  ResumeResult first = Resume(keys_);
+  Resumed first = Resume(keys_);
   ASSERT_EQ(first.to_compute.size(), kBlocks);
   EXPECT_EQ(Resume(keys_).pins.size(), 0u);  // no patience: computes itself
   std::thread sibling([this] {
-    const ResumeResult second = Resume(keys_, {}, kTestPatience);
+    const Resumed second = Resume(keys_, {}, kTestPatience);
     EXPECT_EQ(second.pins.size(), kBlocks);
     EXPECT_TRUE(world_.AllHold(second.pins, keys_));
   });
@@ -178,9 +177,9 @@ TEST_F(ResumerTest, ASiblingThatComputesIsAwaited) {
 }
 
 TEST_F(ResumerTest, ASiblingThatGivesUpHandsTheRestOn) {
-  ResumeResult first = Resume(keys_);
+  Resumed first = Resume(keys_);
   std::thread sibling([this] {
-    ResumeResult second = Resume(keys_, {}, kTestPatience);
+    Resumed second = Resume(keys_, {}, kTestPatience);
     EXPECT_EQ(second.pins.size(), 3u);
     EXPECT_EQ(second.to_compute.size(), kBlocks - 3);
     Compute(second, keys_);
@@ -193,11 +192,11 @@ TEST_F(ResumerTest, ASiblingThatGivesUpHandsTheRestOn) {
 
 // A sequence is opened and nothing comes of it: one sibling computes in its place, and the others wait for that one.
 TEST_F(ResumerTest, AnIdleSiblingHoldsUpNobodyForLong) {
-  const ResumeResult idle = Resume(keys_);
+  const Resumed idle = Resume(keys_);
   ASSERT_EQ(idle.to_compute.size(), kBlocks);
   EXPECT_EQ(Resume(keys_).to_compute.size(), 0u);
   world_.clock.AdvanceTo(world_.clock.Now() + EngineWorld::kMaxClaimIdle);
-  ResumeResult second = Resume(keys_, {}, absl::Hours(1));
+  Resumed second = Resume(keys_, {}, absl::Hours(1));
   EXPECT_EQ(second.pins.size(), 0u);
   ASSERT_EQ(second.to_compute.size(), kBlocks);
   std::thread third([this] { EXPECT_EQ(Resume(keys_, {}, absl::Hours(1)).pins.size(), kBlocks); });
@@ -218,7 +217,7 @@ TEST_F(ResumerTest, SimultaneousSiblingsComputeTheSharedPrefixOnce) {
       std::vector<BlockKey> keys = keys_;
       for (uint32_t i = 0; i < kOwn; ++i) keys.push_back(TestChild(keys.back(), 100 + s));
       start.Pass();
-      ResumeResult result = Resume(keys, {}, kTestPatience);
+      Resumed result = Resume(keys, {}, kTestPatience);
       Compute(result, keys);
       EXPECT_TRUE(world_.AllHold(result.pins, keys));
     });
@@ -243,7 +242,7 @@ TEST_F(ResumerTest, SimultaneousResumesOfOneMissingSpanCauseOneTransfer) {
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {
         start.Pass();
-        const ResumeResult result = Resume(keys_, {sources[static_cast<size_t>(t)]});
+        const Resumed result = Resume(keys_, {sources[static_cast<size_t>(t)]});
         EXPECT_EQ(result.pins.size(), kBlocks);
         EXPECT_TRUE(world_.AllHold(result.pins, keys_));
       });
@@ -261,7 +260,7 @@ TEST_F(ResumerTest, ThoseWhoWaitForAFetchThatFailsTryTheirOwnSources) {
   std::vector<std::thread> threads;
   const PeerSource bad = world_.Offer(0, kBlocks, {.blocks = {}, .end = absl::UnavailableError("gone")});
   threads.emplace_back([&] {
-    const ResumeResult result = Resume(keys_, {bad}, absl::ZeroDuration());
+    const Resumed result = Resume(keys_, {bad}, absl::ZeroDuration());
     EXPECT_THAT(result.pins.size(), testing::AnyOf(0u, kBlocks));
   });
   EXPECT_TRUE(world_.transport.wait_gate.AwaitWaiting(1));
@@ -279,12 +278,13 @@ TEST_F(ResumerTest, APoolFullOfPinsStopsTheResume) {
   const std::vector<BlockPin> pins = world.SealChain(TestRoot(2), others);
   ASSERT_EQ(pins.size(), 4u);
   const PeerSource source = world.OfferGood(root_, keys_, 0, kBlocks);
-  const ResumeResult result = world.resumer.Resume({.root = root_,
-                                                    .keys = keys_,
-                                                    .sources = {&source, 1},
-                                                    .accepted = LossyFormats(),
-                                                    .deadline = absl::InfiniteFuture(),
-                                                    .sibling_deadline = absl::InfinitePast()});
+  const Resumed result = world.Resume({.groups = {},
+                                       .root = root_,
+                                       .keys = keys_,
+                                       .sources = {&source, 1},
+                                       .accepted = LossyFormats(),
+                                       .deadline = absl::InfiniteFuture(),
+                                       .sibling_deadline = absl::InfinitePast()});
   EXPECT_TRUE(result.pins.empty());
   EXPECT_EQ(world.transport.posted(), 0u);
   EXPECT_THAT(world.observer.misses(),

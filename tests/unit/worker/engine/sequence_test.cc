@@ -53,10 +53,10 @@ TEST_F(SequenceTest, ALayerMayNotLeaveAGap) {
 TEST_F(SequenceTest, PositionsThatAreReadyHaveNoSlot) {
   std::unique_ptr<Sequence> sequence = world_.NewSequence(TokensFrom(0, 20));
   world_.Append(*sequence, 0, 18);
-  const absl::StatusOr<std::vector<int64_t>> slots = sequence->PrepareSlots(15, 5);
+  const absl::StatusOr<Sequence::GroupSlots> slots = sequence->PrepareSlots(15, 5);
   ASSERT_TRUE(slots.ok());
-  const int64_t tail = int64_t{sequence->block_table()[1]} * kTestBlockTokens;
-  EXPECT_EQ(*slots, (std::vector<int64_t>{-1, -1, -1, tail + 2, tail + 3}));
+  const int64_t tail = int64_t{sequence->table(0).ids()[1]} * kTestBlockTokens;
+  EXPECT_EQ(*slots, (Sequence::GroupSlots{{-1, -1, -1, tail + 2, tail + 3}}));
 }
 
 TEST_F(SequenceTest, TheLastTokenIsAlwaysComputed) {
@@ -68,7 +68,7 @@ TEST_F(SequenceTest, TheLastTokenIsAlwaysComputed) {
   std::unique_ptr<Sequence> whole = world_.Resumed(TokensFrom(0, 32));
   EXPECT_EQ(whole->ready(), 32u);
   EXPECT_EQ(whole->computed_tokens(), 31u);
-  EXPECT_EQ(*whole->PrepareSlots(31, 1), std::vector<int64_t>{-1});
+  EXPECT_EQ(*whole->PrepareSlots(31, 1), (Sequence::GroupSlots{{-1}}));
   EXPECT_EQ(world_.Resumed(TokensFrom(0, 1))->computed_tokens(), 0u);
 }
 
@@ -77,14 +77,14 @@ TEST_F(SequenceTest, AResumedPrefixIsTheSealedOneAndGrows) {
   world_.AppendAll(*first);
   std::unique_ptr<Sequence> second = world_.Resumed(TokensFrom(0, 48));
   EXPECT_EQ(second->ready(), 32u);
-  EXPECT_EQ(second->block_table(), (std::vector<uint32_t>{first->block_table()[0], first->block_table()[1]}));
+  EXPECT_EQ(second->table(0).ids(), (std::vector<uint32_t>{first->table(0).ids()[0], first->table(0).ids()[1]}));
   world_.AppendAll(*second);
   EXPECT_TRUE(world_.HoldsItsTokens(*second));
   EXPECT_EQ(world_.Lookup(second->keys())[0], 3u);
   // The same block computed by both: the second to seal it takes the held copy.
   ASSERT_TRUE(first->Extend(TokensFrom(40, 8)).ok());
   world_.AppendAll(*first);
-  EXPECT_EQ(first->block_table(), second->block_table());
+  EXPECT_EQ(first->table(0).ids(), second->table(0).ids());
   EXPECT_TRUE(world_.HoldsItsTokens(*first));
   first.reset();
   second.reset();
@@ -96,7 +96,7 @@ TEST_F(SequenceTest, AForkSharesSealedBlocksAndCopiesTheTail) {
   world_.AppendAll(*parent);
   absl::StatusOr<std::unique_ptr<Sequence>> fork = parent->Fork();
   ASSERT_TRUE(fork.ok());
-  const std::vector<uint32_t> ours = parent->block_table(), theirs = (*fork)->block_table();
+  const std::vector<uint32_t> ours = parent->table(0).ids(), theirs = (*fork)->table(0).ids();
   EXPECT_EQ(std::vector(ours.begin(), ours.begin() + 2), std::vector(theirs.begin(), theirs.begin() + 2));
   EXPECT_NE(ours[2], theirs[2]);
   EXPECT_EQ((*fork)->ready(), 40u);
@@ -121,13 +121,13 @@ TEST_F(SequenceTest, TruncationInsideASealedBlockCopiesItAndLeavesItToOthers) {
   std::unique_ptr<Sequence> sequence = world_.NewSequence(TokensFrom(0, 48));
   world_.AppendAll(*sequence);
   const std::vector<BlockKey> keys(sequence->keys().begin(), sequence->keys().end());
-  const std::vector<uint32_t> table = sequence->block_table();
+  const std::vector<uint32_t> table = sequence->table(0).ids();
   ASSERT_TRUE(sequence->Truncate(20).ok());
   EXPECT_EQ(sequence->ready(), 20u);
   EXPECT_EQ(sequence->keys().size(), 1u);
-  ASSERT_EQ(sequence->block_table().size(), 2u);
-  EXPECT_EQ(sequence->block_table()[0], table[0]);
-  EXPECT_NE(sequence->block_table()[1], table[1]);
+  ASSERT_EQ(sequence->table(0).ids().size(), 2u);
+  EXPECT_EQ(sequence->table(0).ids()[0], table[0]);
+  EXPECT_NE(sequence->table(0).ids()[1], table[1]);
   EXPECT_EQ(world_.Lookup(keys)[0], 3u);
 
   ASSERT_TRUE(sequence->Extend(TokensFrom(500, 12)).ok());
@@ -143,16 +143,16 @@ TEST_F(SequenceTest, TruncationInsideASealedBlockCopiesItAndLeavesItToOthers) {
 TEST_F(SequenceTest, TruncationAtABlockEndAndInTheTailCopiesNothing) {
   std::unique_ptr<Sequence> sequence = world_.NewSequence(TokensFrom(0, 40));
   world_.AppendAll(*sequence);
-  const std::vector<uint32_t> table = sequence->block_table();
+  const std::vector<uint32_t> table = sequence->table(0).ids();
   ASSERT_TRUE(sequence->Truncate(35).ok());
-  EXPECT_EQ(sequence->block_table(), table);
+  EXPECT_EQ(sequence->table(0).ids(), table);
   EXPECT_EQ(sequence->ready(), 35u);
   ASSERT_TRUE(sequence->Truncate(32).ok());
-  EXPECT_EQ(sequence->block_table(), std::vector(table.begin(), table.begin() + 2));
+  EXPECT_EQ(sequence->table(0).ids(), std::vector(table.begin(), table.begin() + 2));
   EXPECT_EQ(private_blocks(), 0u);
   EXPECT_THAT(sequence->Truncate(33).ToString(), HasSubstr("tokens: 33 to keep, the sequence has 32"));
   ASSERT_TRUE(sequence->Truncate(0).ok());
-  EXPECT_TRUE(sequence->block_table().empty());
+  EXPECT_TRUE(sequence->table(0).ids().empty());
   EXPECT_EQ(sequence->ready(), 0u);
   world_.ExpectBalanced();
 }
@@ -161,9 +161,9 @@ TEST_F(SequenceTest, TruncationWithoutRoomForTheCopyChangesNothing) {
   SequenceWorld world({.device_slots = 2, .max_pinned_fraction = 1.0});
   std::unique_ptr<Sequence> sequence = world.NewSequence(TokensFrom(0, 32));
   world.AppendAll(*sequence);
-  const std::vector<uint32_t> table = sequence->block_table();
+  const std::vector<uint32_t> table = sequence->table(0).ids();
   EXPECT_TRUE(absl::IsResourceExhausted(sequence->Truncate(20)));
-  EXPECT_EQ(sequence->block_table(), table);
+  EXPECT_EQ(sequence->table(0).ids(), table);
   EXPECT_EQ(sequence->tokens().size(), 32u);
   EXPECT_EQ(sequence->ready(), 32u);
   EXPECT_TRUE(world.HoldsItsTokens(*sequence));
@@ -173,9 +173,9 @@ TEST_F(SequenceTest, SlotsWithoutRoomForAllOfThemLeaveTheRoomToOthers) {
   SequenceWorld world({.device_slots = 4, .max_pinned_fraction = 1.0});
   std::unique_ptr<Sequence> sequence = world.NewSequence(TokensFrom(0, 80));
   world.Append(*sequence, 0, 20);
-  const std::vector<uint32_t> table = sequence->block_table();
+  const std::vector<uint32_t> table = sequence->table(0).ids();
   EXPECT_TRUE(absl::IsResourceExhausted(sequence->PrepareSlots(20, 60).status()));
-  EXPECT_EQ(sequence->block_table(), table);
+  EXPECT_EQ(sequence->table(0).ids(), table);
   EXPECT_EQ(world.store->GetBooks().private_blocks, 1u);
   EXPECT_EQ(sequence->ready(), 20u);
   std::unique_ptr<Sequence> other = world.NewSequence(TokensFrom(500, 32));
@@ -234,7 +234,8 @@ TEST_F(SequenceTest, SealedBlocksInheritTheLossyHistoryOfThePrefix) {
   LossyFormats lossy;
   lossy.Add(KvFormat::kF16);
   ResumeResult resumed;
-  resumed.pins = world_.SealChain(world_.root, sequence->keys().first(1), lossy);
+  resumed.held.emplace_back();
+  resumed.held[0].push_back({0, std::move(world_.SealChain(world_.root, sequence->keys().first(1), lossy)[0])});
   resumed.found_in.push_back(HitSource::kDevice);
   sequence->Adopt(std::move(resumed));
   world_.AppendAll(*sequence);
@@ -246,7 +247,7 @@ TEST_F(SequenceTest, AClaimEndsBlockByBlockAndWithTheSequence) {
   SingleFlight flight(world_.clock);
   std::unique_ptr<Sequence> sequence = world_.NewSequence(TokensFrom(0, 64));
   const std::vector<BlockKey> keys(sequence->keys().begin(), sequence->keys().end());
-  ResumeResult resumed;
+  ResumeResult resumed{.held = std::vector<std::vector<HeldBlock>>(1), .found_in = {}, .to_compute = {}};
   resumed.to_compute = flight.ClaimLeading(keys);
   sequence->Adopt(std::move(resumed));
   world_.Append(*sequence, 0, 20);
@@ -255,7 +256,7 @@ TEST_F(SequenceTest, AClaimEndsBlockByBlockAndWithTheSequence) {
   ASSERT_TRUE(sequence->Truncate(18).ok());
   EXPECT_EQ(flight.claimed(), 0u);
 
-  ResumeResult more;
+  ResumeResult more{.held = std::vector<std::vector<HeldBlock>>(1), .found_in = {}, .to_compute = {}};
   more.to_compute = flight.ClaimLeading(keys);
   std::unique_ptr<Sequence> fresh = world_.NewSequence(TokensFrom(0, 64));
   fresh->Adopt(std::move(more));

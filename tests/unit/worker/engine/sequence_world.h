@@ -24,14 +24,15 @@ class SequenceWorld : public StoreWorld {
   explicit SequenceWorld(const StoreShape& shape) : StoreWorld(shape) {}
 
   std::unique_ptr<Sequence> NewSequence(std::vector<uint32_t> tokens, bool publish = true) {
-    return std::make_unique<Sequence>(*store, root, publish, std::move(tokens));
+    return std::make_unique<Sequence>(std::vector{ChainGroup(*store)}, root, publish, std::move(tokens));
   }
   // A sequence that starts with what the store holds of its tokens.
   std::unique_ptr<Sequence> Resumed(std::vector<uint32_t> tokens) {
     std::unique_ptr<Sequence> sequence = NewSequence(std::move(tokens));
     ResumeResult resumed;
     BlockStore::Acquired acquired = Acquire(sequence->keys());
-    resumed.pins = std::move(acquired.pins);
+    resumed.held.emplace_back();
+    for (uint32_t i = 0; i < acquired.pins.size(); ++i) resumed.held[0].push_back({i, std::move(acquired.pins[i])});
     for (const Tier tier : acquired.found_in) resumed.found_in.push_back(static_cast<HitSource>(tier));
     sequence->Adopt(std::move(resumed));
     return sequence;
@@ -39,13 +40,14 @@ class SequenceWorld : public StoreWorld {
   // Writes positions [start, start + count) of the layers, as AppendKv does.
   void Append(Sequence& sequence, uint64_t start, uint64_t count, int32_t first_layer = 0,
               int32_t layers = kTestLayout.layers) {
-    const absl::StatusOr<std::vector<int64_t>> slots = sequence.PrepareSlots(start, count, first_layer, layers);
+    const absl::StatusOr<Sequence::GroupSlots> slots = sequence.PrepareSlots(start, count, first_layer, layers);
     ASSERT_TRUE(slots.ok()) << slots.status();
-    ASSERT_EQ(slots->size(), count);
+    const std::vector<int64_t>& chain = (*slots)[0];
+    ASSERT_EQ(chain.size(), count);
     for (uint64_t i = 0; i < count; ++i) {
-      if ((*slots)[i] < 0) continue;
+      if (chain[i] < 0) continue;
       for (int32_t layer = first_layer; layer < first_layer + layers; ++layer) {
-        *At((*slots)[i], layer) = Word(sequence.tokens()[start + i], layer);
+        *At(chain[i], layer) = Word(sequence.tokens()[start + i], layer);
       }
     }
     sequence.MarkWritten(first_layer, layers, start + count);
@@ -56,7 +58,7 @@ class SequenceWorld : public StoreWorld {
   }
   // Positions below ready() hold what their tokens say, in all layers.
   testing::AssertionResult HoldsItsTokens(const Sequence& sequence) {
-    const std::vector<uint32_t> table = sequence.block_table();
+    const std::vector<uint32_t> table = sequence.table(0).ids();
     for (uint64_t position = 0; position < sequence.ready(); ++position) {
       const int64_t slot = int64_t{table[position / kTestBlockTokens]} * kTestBlockTokens +
                            static_cast<int64_t>(position % kTestBlockTokens);

@@ -36,8 +36,8 @@ struct Node {
                                  .block_tokens = static_cast<uint32_t>(block_tokens)});
     fetcher = std::make_unique<PeerFetcher>(*store, std::vector<Transport*>{}, Clock::Real(), observer);
     resumer = std::make_unique<Resumer>(*store, *fetcher, Clock::Real(), observer, absl::Seconds(5));
-    generator =
-        std::make_unique<Generator>(model, *store, *resumer, Clock::Real(), Generator::Options{.prefill_chunk = chunk});
+    generator = std::make_unique<Generator>(model, std::vector{ChainGroup(*store)}, *resumer, Clock::Real(),
+                                            Generator::Options{.prefill_chunk = chunk});
     root = DeriveRoot(DeriveTenantSecret("", ""), ComputeFingerprint(ModelIdentity(model, layout)));
   }
 
