@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kvstore/block/attention_policy.h"
 #include "kvstore/service/trace_context.h"
 #include "kvstore/wire/wire.h"
 #include "worker/server/decode.h"
