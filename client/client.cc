@@ -56,6 +56,7 @@ absl::StatusOr<v1::RouteResponse> Client::Route(const CacheIdentity& identity, s
   IdentityToProto(identity, *request.mutable_identity());
   request.set_worker_id(options.worker_id);
   request.set_top_k(options.top_k);
+  request.set_accepted_lossy_formats(options.accepted.bits());
   request.set_lookup_only(options.lookup_only);
   if (options.no_lookup) {
     request.set_prompt_tokens(tokens.size());

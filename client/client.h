@@ -18,6 +18,7 @@
 #include "kvstore/base/mutex.h"
 #include "kvstore/base/status.h"
 #include "kvstore/block/cache_identity.h"
+#include "kvstore/block/lossy_formats.h"
 #include "kvstore/block/secrets.h"
 #include "kvstore/service/tls.h"
 
@@ -42,6 +43,7 @@ class Client {
     std::string worker_id;  // place there and nowhere else
     uint32_t top_k = 0;
     bool no_lookup = false;  // places by load alone: the prompt counts as held nowhere, and as no request of the cache
+    LossyFormats accepted;   // copies with other lossy formats count as absent
     bool lookup_only = false;  // places nothing and counts as no request; the answer has no placement id and no tickets
   };
   absl::StatusOr<v1::RouteResponse> Route(const CacheIdentity& identity, std::span<const uint32_t> tokens,

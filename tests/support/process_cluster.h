@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -75,6 +76,8 @@ class ProcessCluster {
   // Registered with its present incarnation, snapshot applied.
   testing::AssertionResult AwaitReady(size_t i, absl::Duration patience = absl::Seconds(30));
   testing::AssertionResult AwaitAllReady(absl::Duration patience = absl::Seconds(30));
+  // Flags of its next start, in place of WorkerConfig::extra.
+  void SetExtra(size_t i, std::vector<std::string> extra) { workers_[i].config.extra = std::move(extra); }
   // SIGTERM, exit code 0, and a new start on the same port.
   testing::AssertionResult RestartGently(size_t i);
 

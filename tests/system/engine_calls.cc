@@ -21,13 +21,14 @@ void SetDeadline(grpc::ClientContext& context) {
 
 absl::StatusOr<v1::OpenSequenceResponse> OpenSequence(v1::Worker::Stub& stub, const CacheIdentity& identity,
                                                       const std::vector<uint32_t>& tokens,
-                                                      const v1::RouteResponse* route) {
+                                                      const v1::RouteResponse* route, LossyFormats accepted) {
   grpc::ClientContext context;
   SetDeadline(context);
   v1::OpenSequenceRequest request;
   IdentityToProto(identity, *request.mutable_identity());
   request.mutable_tokens()->Add(tokens.begin(), tokens.end());
   if (route != nullptr) *request.mutable_sources() = route->sources();
+  request.set_accepted_lossy_formats(accepted.bits());
   v1::OpenSequenceResponse response;
   const grpc::Status status = stub.OpenSequence(&context, request, &response);
   if (!status.ok()) return FromGrpcStatus(status);
@@ -65,12 +66,14 @@ absl::StatusOr<v1::PutBlocksResponse> PutBlocks(v1::Worker::Stub& stub, const Ca
   return response;
 }
 
-BlocksRead GetBlocks(v1::Worker::Stub& stub, const CacheIdentity& identity, const std::vector<uint32_t>& tokens) {
+BlocksRead GetBlocks(v1::Worker::Stub& stub, const CacheIdentity& identity, const std::vector<uint32_t>& tokens,
+                     LossyFormats accepted) {
   grpc::ClientContext context;
   SetDeadline(context);
   v1::GetBlocksRequest request;
   IdentityToProto(identity, *request.mutable_identity());
   request.mutable_tokens()->Add(tokens.begin(), tokens.end());
+  request.set_accepted_lossy_formats(accepted.bits());
   BlocksRead read;
   const auto reader = stub.GetBlocks(&context, request);
   v1::BlockPiece piece;

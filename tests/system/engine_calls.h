@@ -11,6 +11,7 @@
 #include "kvmesh/v1/worker.grpc.pb.h"
 #include "kvstore/base/status.h"
 #include "kvstore/block/cache_identity.h"
+#include "kvstore/block/lossy_formats.h"
 
 namespace kvmesh {
 
@@ -24,7 +25,8 @@ inline constexpr size_t kEngineBlockBytes = kEngineLayers * 2 * kEngineBlockToke
 // Each call has a deadline of 10 s and returns the server's status.
 absl::StatusOr<v1::OpenSequenceResponse> OpenSequence(v1::Worker::Stub& stub, const CacheIdentity& identity,
                                                       const std::vector<uint32_t>& tokens,
-                                                      const v1::RouteResponse* route = nullptr);
+                                                      const v1::RouteResponse* route = nullptr,
+                                                      LossyFormats accepted = LossyFormats());
 absl::Status CloseSequence(v1::Worker::Stub& stub, uint64_t sequence);
 absl::StatusOr<v1::PutBlocksResponse> PutBlocks(v1::Worker::Stub& stub, const CacheIdentity& identity,
                                                 const std::vector<uint32_t>& tokens, uint32_t first_block,
@@ -34,7 +36,8 @@ struct BlocksRead {
   uint64_t blocks = 0;
   std::string payload;
 };
-BlocksRead GetBlocks(v1::Worker::Stub& stub, const CacheIdentity& identity, const std::vector<uint32_t>& tokens);
+BlocksRead GetBlocks(v1::Worker::Stub& stub, const CacheIdentity& identity, const std::vector<uint32_t>& tokens,
+                     LossyFormats accepted = LossyFormats());
 
 }  // namespace kvmesh
 

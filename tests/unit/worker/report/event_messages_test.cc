@@ -1,8 +1,10 @@
 #include "worker/report/event_messages.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
+#include <tuple>
 
 #include "tests/unit/worker/report/report_world.h"
 #include "worker/report/backoff.h"
@@ -59,6 +61,33 @@ TEST(SnapshotPiecesTest, LossyBlocksHaveTheirOwnRun) {
   EXPECT_EQ(pieces[0].runs(1).lossy_formats(), lossy.bits());
   EXPECT_EQ(pieces[0].runs(1).first_block(), 3u);
   EXPECT_EQ(pieces[0].runs(1).parent(), keys[2].ToString());
+}
+
+TEST(SnapshotPiecesTest, RunsEndWhereTheLossyFormatsOfTheirOwnSetChange) {
+  TestStore world({.device_slots = 4, .host_format = KvFormat::kInt8, .disk_blocks = 8});
+  const RootKey root = TestRoot(1);
+  const std::vector<BlockKey> keys = TestChain(root, 0, 4);
+  world.Seal(root, keys);
+  world.Seal(root, TestChain(root, 1, 2));  // the last two leave the device
+  world.store->FlushToDisk(absl::InfiniteFuture());
+  LossyFormats int8;
+  int8.Add(KvFormat::kInt8);
+  const auto pieces = AllPieces(world.store->TakeCut());
+  ASSERT_EQ(pieces.size(), 1u);
+  using Run = std::tuple<v1::BlockSet, uint32_t, size_t, uint32_t>;  // set, first block, blocks, lossy formats
+  std::vector<Run> runs;
+  ReportModel model;
+  model.OnPiece(pieces[0]);
+  for (const v1::StoredEvent& run : pieces[0].runs()) {
+    runs.emplace_back(run.set(), run.first_block(), run.keys().size() / BlockKey::kSize, run.lossy_formats());
+  }
+  EXPECT_THAT(runs, testing::UnorderedElementsAre(
+                        Run{v1::BLOCK_SET_DEVICE, 0, 2, 0}, Run{v1::BLOCK_SET_DEVICE, 0, 2, 0},
+                        Run{v1::BLOCK_SET_MEMORY, 0, 2, 0}, Run{v1::BLOCK_SET_MEMORY, 0, 2, 0},
+                        Run{v1::BLOCK_SET_MEMORY, 2, 2, int8.bits()}, Run{v1::BLOCK_SET_DISK, 0, 2, 0},
+                        Run{v1::BLOCK_SET_DISK, 0, 2, 0}, Run{v1::BLOCK_SET_DISK, 2, 2, int8.bits()}));
+  EXPECT_TRUE(model.live());
+  ExpectEqualSets(world.store->TakeCut(), model.sets());
 }
 
 TEST(SnapshotPiecesTest, AnyStateArrivesInPiecesOfAnySize) {

@@ -29,6 +29,7 @@ inline std::shared_ptr<grpc::Channel> TestChannel(const std::string& address) {
 struct TestStoreOptions {
   uint32_t device_slots = 64;
   uint32_t host_slots = 16;
+  KvFormat host_format = KvFormat::kF32;
   uint64_t disk_blocks = 64;
   size_t event_capacity = 1 << 16;
 };
@@ -39,7 +40,7 @@ class TestStore {
 
   explicit TestStore(const TestStoreOptions& options = {})
       : device(*MemoryPool::Create(Layout(), options.device_slots)),
-        host(*MemoryPool::Create(Layout(), options.host_slots)),
+        host(*MemoryPool::Create(*LayoutInFormat(Layout(), options.host_format), options.host_slots)),
         disk(options.disk_blocks),
         store(*BlockStore::Create({.device = device.get(),
                                    .host = host.get(),

@@ -81,6 +81,44 @@ TEST_F(FetchServerTest, ServesWholeChainAndItsTail) {
   ExpectNothingHeld();
 }
 
+TEST_F(FetchServerTest, CopiesInAnotherFormatAreSentInTheDevicesLayoutWhereTheTicketAcceptsThem) {
+  worker_.reset();
+  MemoryDiskTier disk(64);
+  options_.device_slots = 6;
+  options_.host_slots = 2;
+  options_.disk = &disk;
+  options_.format_below = KvFormat::kInt8;
+  worker_.emplace(options_);
+  worker_->Seal(root_, keys_);
+  worker_->Seal(root_, TestChain(root_, 1, 4));  // pushes all but two blocks down
+  LossyFormats int8;
+  int8.Add(KvFormat::kInt8);
+  ASSERT_EQ(worker_->store->Lookup(keys_, {}).blocks, (std::array<uint32_t, 3>{2, 2, 0}));
+  ASSERT_EQ(worker_->store->Lookup(keys_, int8).blocks, (std::array<uint32_t, 3>{2, 4, 6}));
+  // The ticket accepts nothing lossy: what is exact is sent, and no more.
+  EXPECT_EQ(Serve(NewTicket()).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(worker_->server.counters().served_blocks, 2u);
+  Ticket ticket = NewTicket();
+  ticket.accepted = int8;
+  ASSERT_TRUE(Serve(ticket).ok());
+  Targets targets(keys_.size(), worker_->block_bytes());
+  BlockAssembler assembler(worker_->store->layout_fingerprint(), targets.spans());
+  for (const v1::BlockPiece& piece : pieces_) {
+    grpc::ByteBuffer encoded = Encoded(piece);
+    const auto header = assembler.Take(encoded);
+    ASSERT_TRUE(header.ok()) << header.status();
+    if (!*header) continue;
+    const size_t i = assembler.completed() - 1;
+    EXPECT_EQ((*header)->key, keys_[i]);
+    EXPECT_EQ((*header)->format, KvFormat::kF32);
+    EXPECT_EQ((*header)->lossy_formats, i < 2 ? LossyFormats() : int8);
+    EXPECT_TRUE(VerifyBlock(**header, targets.block(i)).ok());
+    EXPECT_EQ(bool{HoldsBlock(keys_[i], targets.block(i))}, i < 2);
+  }
+  EXPECT_TRUE(assembler.complete());
+  ExpectNothingHeld();
+}
+
 TEST_F(FetchServerTest, LargeBlocksGoInPiecesOfOneMebibyte) {
   worker_.reset();
   options_.layout = TestLayout(60'000);  // 2 x 2 x 2 x 4 x 60,000 x 4 bytes = 7.68 MB

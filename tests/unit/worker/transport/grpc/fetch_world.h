@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -104,6 +105,7 @@ struct TestWorkerOptions {
   BlockLayout layout = TestLayout();
   uint32_t device_slots = 64;
   uint32_t host_slots = 0;
+  std::optional<KvFormat> format_below;  // of host and disk; none: the device's
   DiskTier* disk = nullptr;
   const Clock* clock = &Clock::Real();
   size_t piece_bytes = kMaxPieceBytes;
@@ -118,10 +120,12 @@ class TestWorker {
       : id(options.id),
         incarnation(TestIncarnation(options.incarnation)),
         device(*MemoryPool::Create(options.layout, options.device_slots)),
-        host(options.host_slots == 0 ? nullptr : *MemoryPool::Create(options.layout, options.host_slots)),
+        below(*LayoutInFormat(options.layout, options.format_below.value_or(options.layout.format))),
+        host(options.host_slots == 0 ? nullptr : *MemoryPool::Create(below, options.host_slots)),
         store(*BlockStore::Create({.device = device.get(),
                                    .host = host.get(),
                                    .disk = options.disk,
+                                   .disk_layout = below,
                                    .clock = options.clock,
                                    .policy = *MakeEvictionPolicyFactory("lru"),
                                    .max_pinned_fraction = 1,
@@ -157,6 +161,7 @@ class TestWorker {
   const std::string id;
   const Incarnation incarnation;
   const std::unique_ptr<MemoryPool> device;
+  const BlockLayout below;
   const std::unique_ptr<MemoryPool> host;
   const std::unique_ptr<BlockStore> store;
   FetchServer server;
