@@ -48,6 +48,7 @@ absl::Status RunOn(Client& client, const ClusterGenerateRequest& request, const 
   call.set_no_cache(request.no_cache);
   call.set_tenant(request.tenant);
   call.set_cache_salt(request.cache_salt);
+  call.set_accepted_lossy_formats(request.accepted.bits());
   if (!request.no_cache) *call.mutable_sources() = result.route.sources();
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
@@ -94,7 +95,8 @@ absl::StatusOr<ClusterGenerateResult> GenerateOnCluster(Client& client, const Cl
   for (int attempt = 0; attempt < 2; ++attempt) {
     const absl::Time began = absl::Now();
     absl::StatusOr<v1::RouteResponse> route =
-        client.Route(model->identity, tokens, {.worker_id = request.worker_id, .no_lookup = request.no_cache});
+        client.Route(model->identity, tokens,
+                     {.worker_id = request.worker_id, .no_lookup = request.no_cache, .accepted = request.accepted});
     if (!route.ok()) return route.status();
     ClusterGenerateResult result;
     result.route = *std::move(route);

@@ -20,6 +20,7 @@ struct ClusterGenerateRequest {
   std::string tenant;  // ignored by servers under TLS
   std::string cache_salt;
   std::string worker_id;  // run there; empty: the coordinator chooses
+  LossyFormats accepted;  // in the prefix that it resumes
   absl::Duration timeout = absl::Seconds(60);
   std::function<void(uint32_t id, const std::string& text)> on_token;  // optional
 };

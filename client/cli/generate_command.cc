@@ -25,6 +25,7 @@ struct GenerateFlags {
   std::string tokens_file;
   std::string prompt;
   uint32_t max_tokens = 0;
+  std::vector<std::string> accept;
   bool no_cache = false;
   bool json = false;
 };
@@ -58,6 +59,9 @@ absl::StatusOr<Generated> OnCluster(const GenerateFlags& flags, std::vector<uint
   request.max_tokens = flags.max_tokens;
   request.no_cache = flags.no_cache;
   request.worker_id = flags.worker;
+  const absl::StatusOr<LossyFormats> accepted = ParseAccepted(flags.accept);
+  if (!accepted.ok()) return accepted.status();
+  request.accepted = *accepted;
   request.timeout = absl::Minutes(10);
   request.on_token = [&flags](uint32_t, const std::string& text) { Stream(flags, text); };
   absl::StatusOr<ClusterGenerateResult> result = GenerateOnCluster(**client, request);
@@ -187,6 +191,7 @@ void AddGenerateCommand(CLI::App& app, RunCommand& run) {
   command->add_option("--max-tokens", flags->max_tokens, "Tokens to generate")
       ->required()
       ->check(CLI::Range(1u, kMaxGenerateTokens));
+  AddAcceptFlag(*command, flags->accept);
   command->add_flag("--no-cache", flags->no_cache, "Compute everything, publish nothing");
   command->add_flag("--json", flags->json, "One JSON object on standard output");
   command->callback([flags, &run] { run = [flags] { return Run(*flags); }; });

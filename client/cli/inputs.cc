@@ -1,11 +1,13 @@
 #include "client/cli/inputs.h"
 
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "kernels/kv_format.h"
 #include "kvstore/block/key_chain.h"
 
 namespace kvmesh {
@@ -51,6 +53,21 @@ absl::StatusOr<CacheIdentity> ReadIdentityFile(const std::string& path) {
   absl::StatusOr<CacheIdentity> identity = ParseIdentityJson(*json);
   if (identity.ok()) return identity;
   return absl::InvalidArgumentError(absl::StrCat("--identity: ", path, ": ", identity.status().message()));
+}
+
+void AddAcceptFlag(CLI::App& app, std::vector<std::string>& names) {
+  app.add_option("--accept", names, "Lossy formats whose copies count too: fp8, int8, ... (default: exact ones only)")
+      ->delimiter(',');
+}
+
+absl::StatusOr<LossyFormats> ParseAccepted(const std::vector<std::string>& names) {
+  LossyFormats accepted;
+  for (const std::string& name : names) {
+    const std::optional<KvFormat> format = ParseKvFormat(name);
+    if (!format) return absl::InvalidArgumentError(absl::StrCat("--accept: \"", name, "\" is no format"));
+    accepted.Add(*format);
+  }
+  return accepted;
 }
 
 void AddClusterFlags(CLI::App& app, ClusterFlags& flags, bool required) {

@@ -12,6 +12,7 @@
 #include "client/client.h"
 #include "kvstore/base/status.h"
 #include "kvstore/block/cache_identity.h"
+#include "kvstore/block/lossy_formats.h"
 
 namespace kvmesh {
 
@@ -29,6 +30,10 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokens(absl::string_view text, absl::
 absl::StatusOr<std::vector<uint32_t>> ReadTokensFile(const std::string& path);
 
 absl::StatusOr<CacheIdentity> ReadIdentityFile(const std::string& path);
+
+// --accept: names of lossy formats. INVALID_ARGUMENT naming the one that is none.
+void AddAcceptFlag(CLI::App& app, std::vector<std::string>& names);
+absl::StatusOr<LossyFormats> ParseAccepted(const std::vector<std::string>& names);
 
 // --coordinator and the TLS flags.
 struct ClusterFlags {

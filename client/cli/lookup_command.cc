@@ -2,15 +2,12 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
 #include "client/cli/inputs.h"
-#include "kernels/kv_format.h"
 
 namespace kvmesh {
 namespace {
@@ -86,18 +83,14 @@ void Print(const v1::RouteResponse& route, size_t prompt_tokens) {
 absl::StatusOr<int> Run(const LookupFlags& flags) {
   const absl::StatusOr<CacheIdentity> identity = ReadIdentityFile(flags.identity);
   if (!identity.ok()) return identity.status();
-  LossyFormats accepted;
-  for (const std::string& name : flags.accept) {
-    const std::optional<KvFormat> format = ParseKvFormat(name);
-    if (!format) return absl::InvalidArgumentError(absl::StrCat("--accept: \"", name, "\" is no format"));
-    accepted.Add(*format);
-  }
+  const absl::StatusOr<LossyFormats> accepted = ParseAccepted(flags.accept);
+  if (!accepted.ok()) return accepted.status();
   const absl::StatusOr<std::vector<uint32_t>> tokens = ReadTokensFile(flags.tokens_file);
   if (!tokens.ok()) return tokens.status();
   absl::StatusOr<std::unique_ptr<Client>> client = ConnectCluster(flags.cluster);
   if (!client.ok()) return client.status();
   const absl::StatusOr<v1::RouteResponse> route =
-      (*client)->Route(*identity, *tokens, {.worker_id = "", .top_k = 64, .accepted = accepted, .lookup_only = true});
+      (*client)->Route(*identity, *tokens, {.worker_id = "", .top_k = 64, .accepted = *accepted, .lookup_only = true});
   if (!route.ok()) return route.status();
   if (flags.json) {
     std::printf("%s\n", ToJson(*route, tokens->size()).dump(2).c_str());
@@ -115,8 +108,7 @@ void AddLookupCommand(CLI::App& app, RunCommand& run) {
   AddClusterFlags(*command, flags->cluster, /*required=*/true);
   command->add_option("--identity", flags->identity, "JSON file of the cache identity")->required();
   command->add_option("--tokens-file", flags->tokens_file, "Token ids, separated by white space or commas")->required();
-  command->add_option("--accept", flags->accept, "Lossy formats whose copies count too: fp8, int8, ... (default: none)")
-      ->delimiter(',');
+  AddAcceptFlag(*command, flags->accept);
   command->add_flag("--json", flags->json, "One JSON object on standard output");
   command->callback([flags, &run] { run = [flags] { return Run(*flags); }; });
 }

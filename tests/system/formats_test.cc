@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/generate.h"
 #include "kvstore/service/grpc_status.h"
 #include "tests/support/await.h"
 #include "tests/support/process_cluster.h"
@@ -223,6 +224,32 @@ TEST_F(FormatsTest, PeersSendWhatTheirTiersHoldInTheLayoutOfTheDevice) {
   ASSERT_TRUE(to_0.ok()) << to_0.status();
   EXPECT_EQ(Hits(0, tokens, kExact, &*to_0).peer(), 96u);
   EXPECT_EQ(GetBlocks(*cluster_->Stub(0), identity_, tokens).payload, payload);
+  EXPECT_TRUE(cluster_->IndexEqualsWorkers());
+  EXPECT_TRUE(cluster_->BooksAreClean());
+}
+
+TEST_F(FormatsTest, GenerationResumesFromLossyCopiesOnlyWhereItAcceptsThem) {
+  ASSERT_NO_FATAL_FAILURE(Start({{.disk = true, .extra = {"--disk-format", "int8"}}}));
+  const auto generate = [&](LossyFormats accepted) {
+    ClusterGenerateRequest request;
+    request.text = "And the LORD spake unto Moses, say:";  // 35 tokens
+    request.max_tokens = 4;
+    request.accepted = accepted;
+    const auto result = GenerateOnCluster(cluster_->client(), request);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *result : ClusterGenerateResult();
+  };
+  const std::vector<uint32_t> exact = generate(kExact).tokens;
+  ASSERT_EQ(exact.size(), 4u);
+  ASSERT_TRUE(cluster_->RestartGently(0));
+  EXPECT_EQ(generate(kInt8).hits.disk(), 32u);
+  EXPECT_EQ(generate(kInt8).hits.device(), 32u);
+  const ClusterGenerateResult computed = generate(kExact);
+  EXPECT_EQ(computed.computed_tokens, 0u);
+  EXPECT_EQ(computed.tokens, exact);
+  const ClusterGenerateResult resumed = generate(kExact);
+  EXPECT_EQ(resumed.hits.device(), 32u) << "what was computed replaced the lossy copies";
+  EXPECT_EQ(resumed.tokens, exact);
   EXPECT_TRUE(cluster_->IndexEqualsWorkers());
   EXPECT_TRUE(cluster_->BooksAreClean());
 }

@@ -85,7 +85,7 @@ absl::Status Generator::RunAdmitted(const GenerateJob& job, const GenerateEvents
                                             .keys = sequence.keys(),
                                             .tokens = job.prompt.size(),
                                             .sources = job.sources,
-                                            .accepted = LossyFormats(),
+                                            .accepted = job.accepted,
                                             .deadline = load_deadline,
                                             .sibling_deadline = std::min(load_deadline, now + options_.sibling_wait)});
     start.hits = resumed.TokensBySource(static_cast<uint32_t>(pools_[0].layout.block_tokens));

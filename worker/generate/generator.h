@@ -33,6 +33,7 @@ struct GenerateJob {
   std::vector<uint32_t> prompt;
   uint32_t max_tokens = 0;
   std::vector<PeerSource> sources;
+  LossyFormats accepted;  // in the prefix that it resumes
   bool no_cache = false;
   absl::Time deadline;
 };

@@ -91,6 +91,7 @@ absl::Status WorkerService::GenerateInto(grpc::ServerContext& context, const v1:
                   .prompt = std::move(prompt),
                   .max_tokens = request.max_tokens(),
                   .sources = *std::move(sources),
+                  .accepted = LossyFormats(request.accepted_lossy_formats()),
                   .no_cache = request.no_cache(),
                   .deadline = CallDeadline(context, clock)};
   const uint64_t prompt_tokens = job.prompt.size();

@@ -30,6 +30,12 @@ TEST_F(InputsTest, TokensAreSeparatedBySpaceOrCommas) {
   EXPECT_THAT(*ParseTokens("0 4294967295", "--tokens"), ElementsAre(0u, 4294967295u));
 }
 
+TEST_F(InputsTest, AcceptedFormatsAreASetOfNames) {
+  EXPECT_EQ(*ParseAccepted({}), LossyFormats());
+  EXPECT_EQ(*ParseAccepted({"int8", "fp8", "int8"}), LossyFormats(1u << 5 | 1u << 4));
+  EXPECT_THAT(ParseAccepted({"int8", "int16"}).status().ToString(), HasSubstr("--accept: \"int16\" is no format"));
+}
+
 TEST_F(InputsTest, WhatIsNoTokenIsNamed) {
   for (const std::string word : {"x", "-1", "4294967296", "1.5", "0x10", "1e3", "99999999999999999999"}) {
     const absl::Status status = ParseTokens("7 " + word + " 8", "--tokens").status();
