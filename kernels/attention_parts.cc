@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "kernels/check.h"
+#include "kernels/cpu/avx512/attention.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/merge_states.h"
 #include "kernels/reference/reference.h"
@@ -80,6 +81,8 @@ void AttendSpan(KernelVariant variant, const AttentionCall& call, const Attentio
       return reference::AttendRows(call, rows, keys, out);
     case KernelVariant::kHighway:
       return cpu::AttendRows(call, rows, keys, out);
+    case KernelVariant::kAvx512:
+      return avx512::AttendRows(call, rows, keys, out);
   }
 }
 

@@ -57,6 +57,7 @@ void ConcatAndCacheMla(std::span<const float> latent, std::span<const float> rop
     case KernelVariant::kReference:
       return reference::ConcatAndCacheMla(latent, rope_key, slot_mapping, layer, pool);
     case KernelVariant::kHighway:
+    case KernelVariant::kAvx512:
       return Append(latent.data(), rope_key.data(), slot_mapping, layer, pool);
   }
 }
@@ -81,6 +82,7 @@ void MlaPagedDecode(std::span<const float> query, std::span<const AttentionSeque
     case KernelVariant::kReference:
       return reference::MlaPagedDecode(query, sequences, layer, params, pool, out, lse);
     case KernelVariant::kHighway:
+    case KernelVariant::kAvx512:
       return cpu::MlaPagedDecode(query, sequences, layer, params, pool, out, lse);
   }
 }

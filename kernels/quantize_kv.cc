@@ -20,6 +20,7 @@ void Quantize(const float* x, const BlockLayout& layout, const StoredRows<std::b
     case KernelVariant::kReference:
       return reference::QuantizeRows(x, layout, rows);
     case KernelVariant::kHighway:
+    case KernelVariant::kAvx512:
       return cpu::QuantizeRows(x, layout, rows);
   }
 }
@@ -29,6 +30,7 @@ void Dequantize(const StoredRows<const std::byte>& rows, const BlockLayout& layo
     case KernelVariant::kReference:
       return reference::DequantizeRows(rows, layout, out);
     case KernelVariant::kHighway:
+    case KernelVariant::kAvx512:
       return cpu::DequantizeRows(rows, layout, out);
   }
 }

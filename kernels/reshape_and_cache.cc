@@ -38,6 +38,7 @@ void ReshapeAndCache(std::span<const float> key, std::span<const float> value, s
     case KernelVariant::kReference:
       return reference::ReshapeAndCache(key, value, slot_mapping, layer, pool);
     case KernelVariant::kHighway:
+    case KernelVariant::kAvx512:
       return Append(key.data(), value.data(), slot_mapping, layer, pool);
   }
 }

@@ -10,17 +10,18 @@ namespace kvmesh {
 enum class KernelVariant {
   kReference,  // plain double precision, any machine
   kHighway,    // vectors of the best instruction set that the CPU has, where built with Highway
+  kAvx512,     // Highway, and attention by AVX-512 with BF16 and VNNI, where the CPU has all of them
 };
 
-// Chosen once, at first use: the variant that the environment variable KVMESH_KERNEL names, else the fastest one built.
-// A name that is unknown or not built aborts with a message that lists the names. Thread safe.
+// Chosen once, at first use: the variant that the environment variable KVMESH_KERNEL names, else the fastest one
+// usable. A name that is unknown or not usable aborts with a message that lists the names. Thread safe.
 KernelVariant CurrentVariant();
 
-// "reference" or "highway".
+// "reference", "highway" or "avx512".
 std::string_view KernelVariantName(KernelVariant variant);
 
-// The variants of this build, fastest first.
-std::span<const KernelVariant> BuiltVariants();
+// The variants of this build that the CPU runs, fastest first.
+std::span<const KernelVariant> UsableVariants();
 
 }  // namespace kvmesh
 

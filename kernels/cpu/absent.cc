@@ -1,5 +1,6 @@
 // Stands in for the Highway variant in builds without Highway, where no one can choose it.
 #include "kernels/check.h"
+#include "kernels/cpu/avx512/attention.h"
 #include "kernels/cpu/kernels.h"
 
 namespace kvmesh::cpu {
@@ -22,3 +23,13 @@ void MlaPagedDecode(std::span<const float>, std::span<const AttentionSequence>, 
 }
 
 }  // namespace kvmesh::cpu
+
+namespace kvmesh::avx512 {
+
+bool Supported() { return false; }
+
+void AttendRows(const AttentionCall&, const AttentionRows&, KeyRange, RowStates) {
+  Require(false, "built without Highway");
+}
+
+}  // namespace kvmesh::avx512

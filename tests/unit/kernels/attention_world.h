@@ -6,15 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "attention_result.h"
+#include "kernels/attention_parts.h"
 #include "random_pool.h"
 
 namespace kvmesh {
-
-// One sequence of a call.
-struct Share {
-  int64_t first_position;
-  int64_t queries;
-};
 
 // What a call is drawn from.
 struct Case {
@@ -67,6 +63,18 @@ struct World {
     return slots;
   }
 
+  // By `variant`, in layer 1.
+  Result Attend(KernelVariant variant) const { return Attend(variant, sequences, query); }
+  Result Attend(KernelVariant variant, std::span<const AttentionSequence> of, std::span<const float> with) const {
+    return Attend(variant, of, with, pool.view());
+  }
+  Result Attend(KernelVariant variant, std::span<const AttentionSequence> of, std::span<const float> with,
+                const KvPoolView& from) const {
+    Result out(with.size(), with.size() / static_cast<size_t>(from.layout.head_dim));
+    AttendWith(variant, of, {with, 1, params, from, out.out, out.lse});
+    return out;
+  }
+
   int32_t layers;
   RandomPool pool;
   AttentionParams params;
@@ -76,6 +84,12 @@ struct World {
   std::vector<float> query;
   std::vector<float> sinks;
 };
+
+// Rounding of a variant on top of the format's own, which the reference shares: it reads the stored values too.
+inline float Tolerance(KernelVariant variant, KvFormat format) {
+  if (variant != KernelVariant::kAvx512) return 1e-5f;
+  return format == KvFormat::kBf16 ? 1e-4f : format == KvFormat::kInt8 ? 1e-3f : 1e-5f;
+}
 
 }  // namespace kvmesh
 

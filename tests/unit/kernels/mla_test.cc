@@ -1,17 +1,16 @@
 #include "kernels/mla.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "attention_result.h"
 #include "byte_pool.h"
+#include "invariance.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/quantize_kv.h"
 #include "kernels/reference/reference.h"
@@ -22,11 +21,6 @@
 
 namespace kvmesh {
 namespace {
-
-struct Share {
-  int64_t first_position;
-  int64_t queries;
-};
 
 // What a call is drawn from.
 struct Case {
@@ -48,53 +42,22 @@ struct Case {
   }
 };
 
-struct Result {
-  std::vector<float> out;
-  std::vector<float> lse;
-};
-
-bool SameBits(const Result& a, const Result& b) {
-  const auto same = [](const std::vector<float>& x, const std::vector<float>& y) {
-    return x.size() == y.size() && (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0);
-  };
-  return same(a.out, b.out) && same(a.lse, b.lse);
-}
-
 // A case in memory. What no sequence holds is bytes 0xff: NaN in every format.
 struct World {
   explicit World(const Case& c)
       : c(c),
-        random(c.seed),
         layout(CanonicalMlaLayout(c.format, 2, c.block_tokens, c.latent_dim, c.rope_dim)),
-        slots(Slots(c)),
-        bytes(static_cast<size_t>(layout.block_bytes * slots), std::byte{0xff}),
-        pool{bytes.data(), layout.block_bytes, slots, layout},
+        memory(layout, Slots(c), c.seed),
+        pool(memory.view()),
         params{.q_heads = c.q_heads, .scale = 1.0f / std::sqrt(static_cast<float>(layout.head_dim))} {
-    std::vector<uint32_t> free(slots);
-    std::iota(free.begin(), free.end(), 0u);
-    std::shuffle(free.begin(), free.end(), random);
     for (const Share& s : c.shares) {
-      const int64_t tokens = std::max<int64_t>(s.first_position + s.queries, 0);
-      std::vector<uint32_t> table;
-      std::vector<int64_t> mapping;
-      for (int64_t t = 0; t < tokens; ++t) {
-        if (t % c.block_tokens == 0) {
-          table.push_back(free.back());
-          free.pop_back();
-        }
-        mapping.push_back(int64_t{table.back()} * c.block_tokens + t % c.block_tokens);
-      }
-      for (int32_t layer = 0; layer < 2; ++layer) {
-        reference::ConcatAndCacheMla(RandomFloats(tokens * c.latent_dim, random),
-                                     RandomFloats(tokens * c.rope_dim, random), mapping, layer, pool);
-      }
-      tables.push_back(table);
+      tables.push_back(memory.AddSequence(std::max<int64_t>(s.first_position + s.queries, 0)));
       rows += static_cast<size_t>(s.queries) * c.q_heads;
     }
     for (size_t i = 0; i < tables.size(); ++i) {
       sequences.push_back({tables[i], c.shares[i].first_position, c.shares[i].queries});
     }
-    query = RandomFloats(rows * layout.head_dim, random);
+    query = RandomFloats(rows * layout.head_dim, memory.random());
   }
 
   static int64_t Slots(const Case& c) {
@@ -107,31 +70,20 @@ struct World {
 
   Result Attend() const { return Attend(sequences, query); }
   Result Attend(std::span<const AttentionSequence> of, std::span<const float> with) const {
-    const float nan = std::numeric_limits<float>::quiet_NaN();
     const size_t count = with.size() / layout.head_dim;
-    Result out{std::vector<float>(count * c.latent_dim, nan), std::vector<float>(count, nan)};
+    Result out(count * c.latent_dim, count);
     MlaPagedDecode(with, of, 1, params, pool, out.out, out.lse);
     return out;
   }
-  // Queries [first, first + count) of sequence 0, whose queries start at position 0.
-  Result AttendPart(int64_t first, int64_t count) const {
-    const AttentionSequence sequence{tables[0], first, count};
-    return Attend({&sequence, 1}, Queries(first, count));
-  }
+  // Of sequence 0, whose queries start at position 0.
   std::span<const float> Queries(int64_t first, int64_t count) const {
     const size_t row = static_cast<size_t>(c.q_heads) * layout.head_dim;
     return std::span<const float>(query).subspan(first * row, count * row);
   }
-  Result Slice(const Result& all, int64_t first, int64_t count) const {
-    const auto cut = [&](const std::vector<float>& from, int64_t row) {
-      return std::vector<float>(from.begin() + first * row, from.begin() + (first + count) * row);
-    };
-    return {cut(all.out, int64_t{c.q_heads} * c.latent_dim), cut(all.lse, c.q_heads)};
-  }
+  std::span<const uint32_t> table() const { return tables[0]; }
   std::byte* Row(size_t sequence, int64_t token, int32_t layer) const {
     return pool.At(tables[sequence][token / c.block_tokens], layer, 0, 0, token % c.block_tokens);
   }
-
   std::byte* Descales(size_t sequence, int64_t token, int32_t layer) const {
     return pool.base + tables[sequence][token / c.block_tokens] * pool.slot_stride +
            layout.ScaleOffset(layer, 0, 0, token % c.block_tokens);
@@ -139,10 +91,8 @@ struct World {
   int64_t DescaleBytes() const { return layout.scale_groups() * kDescaleBytes; }
 
   Case c;
-  std::mt19937_64 random;
   BlockLayout layout;
-  int64_t slots;
-  std::vector<std::byte> bytes;
+  RandomPool memory;
   KvPoolView pool;
   MlaParams params;
   std::vector<std::vector<uint32_t>> tables;
@@ -151,22 +101,11 @@ struct World {
   std::vector<float> query;
 };
 
-void ExpectNear(const std::vector<float>& want, const std::vector<float>& got, float tolerance) {
-  ASSERT_EQ(want.size(), got.size());
-  for (size_t i = 0; i < want.size(); ++i) {
-    if (std::isinf(want[i])) {
-      ASSERT_EQ(want[i], got[i]) << "element " << i;
-    } else {
-      ASSERT_NEAR(want[i], got[i], tolerance * (1 + std::abs(want[i]))) << "element " << i;
-    }
-  }
-}
-
 // The reference reads the stored values too, so the format costs no accuracy here.
 void Check(const Case& c) {
   SCOPED_TRACE(c.Describe());
   const World w(c);
-  Result want{std::vector<float>(w.rows * c.latent_dim), std::vector<float>(w.rows)};
+  Result want(w.rows * c.latent_dim, w.rows);
   reference::MlaPagedDecode(w.query, w.sequences, 1, w.params, w.pool, want.out, want.lse);
   const Result got = w.Attend();
   ExpectNear(want.out, got.out, 1e-5f);
@@ -334,7 +273,7 @@ TEST(MlaInstructionSetTest, AllAgreeAndThoseWithFusedMultiplyAddGiveTheSameBits)
   const auto attend_on = [](int64_t target, const World& w) {
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    Result out{std::vector<float>(w.rows * w.c.latent_dim), std::vector<float>(w.rows)};
+    Result out(w.rows * w.c.latent_dim, w.rows);
     cpu::MlaPagedDecode(w.query, w.sequences, 1, w.params, w.pool, out.out, out.lse);
     hwy::SetSupportedTargetsForTest(0);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
@@ -386,41 +325,9 @@ class MlaRowInvarianceTest : public testing::TestWithParam<int> {
 TEST_P(MlaRowInvarianceTest, ChunksBatchesAndThreadsEqualPrefill) {
   SCOPED_TRACE(world_.c.Describe());
   const Result all = world_.Attend();
-  for (int64_t chunk : {1, 2, 3, 16, 33, 64, 100}) {
-    for (int64_t i = 0; i < kTokens; i += chunk) {
-      const int64_t count = std::min(chunk, kTokens - i);
-      ASSERT_TRUE(SameBits(world_.AttendPart(i, count), world_.Slice(all, i, count)))
-          << "queries " << i << "+" << count;
-    }
-  }
-  std::mt19937_64 random(GetParam());
-  for (int batch = 0; batch < 20; ++batch) {
-    std::vector<AttentionSequence> sequences;
-    std::vector<float> query;
-    Result want;
-    for (uint64_t n = 1 + random() % 6; n > 0; --n) {
-      const int64_t first = static_cast<int64_t>(random() % kTokens);
-      const int64_t count = static_cast<int64_t>(random() % std::min<uint64_t>(kTokens - first, 20));
-      sequences.push_back({world_.tables[0], first, count});
-      const auto part = world_.Queries(first, count);
-      query.insert(query.end(), part.begin(), part.end());
-      const Result rows = world_.Slice(all, first, count);
-      want.out.insert(want.out.end(), rows.out.begin(), rows.out.end());
-      want.lse.insert(want.lse.end(), rows.lse.begin(), rows.lse.end());
-    }
-    ASSERT_TRUE(SameBits(world_.Attend(sequences, query), want)) << "batch " << batch;
-  }
-  std::vector<char> same(4, 1);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      for (int64_t i = t; i < kTokens; i += 7) {
-        if (!SameBits(world_.AttendPart(i, 1), world_.Slice(all, i, 1))) same[t] = 0;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(same, std::vector<char>(4, 1));
+  ExpectChunksEqual(world_, all, kTokens, {1, 2, 3, 16, 33, 64, 100});
+  ExpectBatchesEqual(world_, all, kTokens, static_cast<uint64_t>(GetParam()));
+  ExpectThreadsEqual(world_, all, kTokens);
 }
 
 TEST_P(MlaRowInvarianceTest, BlockSizeAndPlacementDoNotMatter) {
@@ -446,25 +353,13 @@ TEST_P(MlaRowInvarianceTest, LaterRowsNeverShowAndVisibleNanDoes) {
     std::memset(world_.Row(0, poisoned, 1), 0xff, world_.layout.token_stride);
     std::memset(world_.Descales(0, poisoned, 1), 0xff, world_.DescaleBytes());
     const Result got = world_.Attend();
-    ASSERT_TRUE(SameBits(world_.Slice(got, 0, poisoned), world_.Slice(all, 0, poisoned))) << "NaN at " << poisoned;
-    const Result shown = world_.Slice(got, poisoned, 1);
+    ASSERT_TRUE(SameBits(got.Slice(0, poisoned, kTokens), all.Slice(0, poisoned, kTokens))) << "NaN at " << poisoned;
+    const Result shown = got.Slice(poisoned, 1, kTokens);
     for (float x : shown.out) ASSERT_TRUE(std::isnan(x)) << "NaN at " << poisoned;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, MlaRowInvarianceTest, testing::Range(1, 13));
-
-// Distinct slots of the pool in random order, some of them skipped.
-std::vector<int64_t> RandomSlots(int64_t limit, std::mt19937_64& random) {
-  std::vector<int64_t> slots(limit);
-  std::iota(slots.begin(), slots.end(), 0);
-  std::shuffle(slots.begin(), slots.end(), random);
-  slots.resize(1 + random() % limit);
-  for (int64_t& slot : slots) {
-    if (random() % 5 == 0) slot = -1;
-  }
-  return slots;
-}
 
 TEST(ConcatAndCacheMlaTest, EqualsReferenceBitForBitAndTouchesNothingElse) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
@@ -503,16 +398,14 @@ TEST(ConcatAndCacheMlaTest, ARowIsTheLatentThenTheRopeKey) {
 }
 
 TEST(ConcatAndCacheMlaTest, BlocksBeyondFourGibibytesWork) {
-  constexpr size_t kBytes = size_t{5} << 30;  // address space; only what is written takes memory
-  void* base = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) GTEST_SKIP() << "no address space for a pool of 5 GiB";
+  constexpr size_t kBytes = size_t{5} << 30;
+  const FarMemory memory(kBytes);
+  if (memory.base() == nullptr) GTEST_SKIP() << "no address space for a pool of 5 GiB";
   const World near({.block_tokens = 16, .shares = {{0, 60}}, .seed = 2});
-  const BlockLayout& layout = near.layout;
-  const int64_t slots = static_cast<int64_t>(kBytes) / layout.block_bytes;
   World far({.block_tokens = 16, .shares = {{0, 60}}, .seed = 2});
-  far.pool = {static_cast<std::byte*>(base), layout.block_bytes, slots, layout};
-  far.tables[0] = {static_cast<uint32_t>(slots - 1), static_cast<uint32_t>((int64_t{1} << 31) / layout.block_bytes),
-                   static_cast<uint32_t>((int64_t{1} << 32) / layout.block_bytes), 0};
+  const BlockLayout& layout = near.layout;
+  far.pool = {memory.base(), layout.block_bytes, static_cast<int64_t>(kBytes) / layout.block_bytes, layout};
+  far.tables[0] = memory.Table(layout);
   far.sequences[0].block_table = far.tables[0];
   std::mt19937_64 random(3);
   const std::vector<float> latent = RandomFloats(60 * 64, random), rope_key = RandomFloats(60 * 16, random);
@@ -522,7 +415,6 @@ TEST(ConcatAndCacheMlaTest, BlocksBeyondFourGibibytesWork) {
     ConcatAndCacheMla(latent, rope_key, mapping, 1, w->pool);
   }
   EXPECT_TRUE(SameBits(near.Attend(), far.Attend()));
-  munmap(base, kBytes);
 }
 
 TEST(MlaDeathTest, BrokenRequirementsAbort) {
@@ -538,7 +430,7 @@ TEST(MlaDeathTest, BrokenRequirementsAbort) {
   EXPECT_DEATH(attend(w.params, heads, out), "layout");
   EXPECT_DEATH(ConcatAndCacheMla({}, {}, {}, 0, heads), "layout");
   const std::vector<float> latent(64), rope_key(16);
-  EXPECT_DEATH(ConcatAndCacheMla(latent, rope_key, std::vector<int64_t>{w.slots * 16}, 0, w.pool), "slot outside");
+  EXPECT_DEATH(ConcatAndCacheMla(latent, rope_key, std::vector<int64_t>{w.pool.slots * 16}, 0, w.pool), "slot outside");
   EXPECT_DEATH(ConcatAndCacheMla(latent, latent, std::vector<int64_t>{0}, 0, w.pool), "latent and rope_key");
   w.tables[0].back() = 1000;
   EXPECT_DEATH(attend(w.params, w.pool, out), "block id outside");

@@ -17,34 +17,25 @@ namespace {
 constexpr KvFormat kFormats[] = {KvFormat::kF32,     KvFormat::kF16,  KvFormat::kBf16,
                                  KvFormat::kFp8E4m3, KvFormat::kInt8, KvFormat::kInt4};
 
-void ExpectNear(const std::vector<float>& want, const std::vector<float>& got, float tolerance) {
-  ASSERT_EQ(want.size(), got.size());
-  for (size_t i = 0; i < want.size(); ++i) {
-    if (std::isinf(want[i])) {
-      ASSERT_EQ(want[i], got[i]) << "element " << i;
-    } else {
-      ASSERT_NEAR(want[i], got[i], tolerance * (1 + std::abs(want[i]))) << "element " << i;
-    }
-  }
-}
-
+// Every variant against the reference.
 void Check(const Case& c) {
   SCOPED_TRACE(c.Describe());
-  World w(c);
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  std::vector<float> want(w.query.size(), nan), got(w.query.size(), nan), want_lse(w.rows, nan), got_lse(w.rows, nan);
-  reference::PagedAttention(w.query, w.sequences, 1, w.params, w.pool.view(), want, want_lse);
-  PagedAttention(w.query, w.sequences, 1, w.params, w.pool.view(), got, got_lse);
-  // The reference reads the stored values too, so the format costs no accuracy here.
-  ExpectNear(want, got, 1e-5f);
-  ExpectNear(want_lse, got_lse, 1e-5f);
+  const World w(c);
+  Result want(w.query.size(), w.rows);
+  reference::PagedAttention(w.query, w.sequences, 1, w.params, w.pool.view(), want.out, want.lse);
+  for (const KernelVariant variant : UsableVariants()) {
+    SCOPED_TRACE(KernelVariantName(variant));
+    const Result got = w.Attend(variant);
+    ExpectNear(want.out, got.out, Tolerance(variant, c.format));
+    ExpectNear(want.lse, got.lse, Tolerance(variant, c.format));
+  }
 }
 
 TEST(PagedAttentionTest, MatchesReferenceAtRandomShapes) {
   const int32_t block_tokens[] = {1, 8, 16, 64, 100};
   const int32_t head_dims[] = {8, 16, 24, 32, 64, 80, 96, 128, 256};
   const int64_t windows[] = {0, 0, 1, 2, 17, 64, 100, 100000};
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 random(seed);
     const auto pick = [&](const auto& from) { return from[random() % std::size(from)]; };
     Case c{.format = pick(kFormats),
@@ -67,23 +58,28 @@ TEST(PagedAttentionTest, MatchesReferenceAtRandomShapes) {
 }
 
 TEST(PagedAttentionTest, MatchesReferenceAtBlockBoundaries) {
+  const int32_t groups[] = {1, 2, 3, 4, 7, 16};
   uint64_t seed = 1000;
   for (int32_t block_tokens : {1, 8, 16, 64}) {
-    for (int32_t head_dim : {8, 80, 128}) {
-      Case c{.format = kFormats[seed % 6],
-             .kv_heads = 2,
-             .group = 2,
-             .block_tokens = block_tokens,
-             .head_dim = head_dim,
-             .shares = {},
-             .seed = ++seed};
-      for (int64_t tokens : {1, block_tokens - 1, block_tokens, block_tokens + 1, 4097}) {
-        if (tokens > 0) c.shares.push_back({tokens - 1, 1});
+    for (int32_t head_dim : {64, 80, 96, 128, 256}) {
+      for (KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8, kFormats[seed % 6]}) {
+        const int64_t windows[] = {0, 1, block_tokens + 1, 5000};
+        Case c{.format = format,
+               .group = groups[seed % 6],
+               .block_tokens = block_tokens,
+               .head_dim = head_dim,
+               .window = windows[seed % 4],
+               .sinks = seed % 5 == 0,
+               .shares = {{-1, 1}, {0, 0}},
+               .seed = seed};
+        for (int64_t tokens : {1, block_tokens - 1, block_tokens, block_tokens + 1}) {
+          if (tokens > 0) c.shares.push_back({tokens - 1, 1});
+        }
+        // Long ones now and then: the reference takes its time.
+        if (++seed % 4 == 0) c.shares.push_back({4096, 1});
+        Check(c);
+        if (HasFatalFailure()) return;
       }
-      c.shares.push_back({0, 0});
-      c.shares.push_back({4090, 7});
-      Check(c);
-      if (HasFatalFailure()) return;
     }
   }
 }
@@ -125,30 +121,29 @@ TEST(PagedAttentionTest, SoftCapMatchesReferenceOverItsRange) {
       SCOPED_TRACE(c.Describe() + " stretch=" + std::to_string(stretch));
       World w(c);
       for (float& q : w.query) q *= stretch;
-      std::vector<float> want(w.query.size()), got(w.query.size()), want_lse(w.rows), got_lse(w.rows);
-      reference::PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), want, want_lse);
-      PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), got, got_lse);
-      // The error of a score grows with the score.
-      ExpectNear(want, got, 1e-5f * std::max(1.0f, stretch));
-      ExpectNear(want_lse, got_lse, 1e-5f);
+      Result want(w.query.size(), w.rows);
+      reference::PagedAttention(w.query, w.sequences, 1, w.params, w.pool.view(), want.out, want.lse);
+      for (const KernelVariant variant : UsableVariants()) {
+        const Result got = w.Attend(variant);
+        // The error of a score grows with the score.
+        ExpectNear(want.out, got.out, 1e-5f * std::max(1.0f, stretch));
+        ExpectNear(want.lse, got.lse, 1e-5f);
+      }
     }
   }
 }
 
-TEST(PagedAttentionTest, RowsWithoutKeysGiveZeroAndMinusInfinity) {
-  World w({.kv_heads = 2, .group = 3, .shares = {{-3, 2}, {-1, 1}}, .seed = 4});
-  std::vector<float> out(w.query.size(), 5), lse(w.rows, 5);
-  PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), out, lse);
-  for (float x : out) EXPECT_EQ(x, 0);
-  for (float x : lse) EXPECT_EQ(x, -std::numeric_limits<float>::infinity());
-}
-
-TEST(PagedAttentionTest, RowsWithoutKeysGiveZeroAndTheSink) {
-  World w({.kv_heads = 2, .group = 3, .sinks = true, .shares = {{-3, 2}, {-1, 1}}, .seed = 4});
-  std::vector<float> out(w.query.size(), 5), lse(w.rows, 5);
-  PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), out, lse);
-  for (float x : out) EXPECT_EQ(x, 0);
-  for (size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse[i], w.sinks[i % 6], 1e-6) << i;
+TEST(PagedAttentionTest, RowsWithoutKeysGiveZeroAndMinusInfinityOrTheSink) {
+  for (const KernelVariant variant : UsableVariants()) {
+    for (const bool sinks : {false, true}) {
+      const World w({.kv_heads = 2, .group = 3, .sinks = sinks, .shares = {{-3, 2}, {-1, 1}}, .seed = 4});
+      const Result got = w.Attend(variant);
+      for (float x : got.out) EXPECT_EQ(x, 0);
+      for (size_t i = 0; i < got.lse.size(); ++i) {
+        EXPECT_EQ(got.lse[i], sinks ? w.sinks[i % 6] : -std::numeric_limits<float>::infinity()) << i;
+      }
+    }
+  }
 }
 
 // softmax over one score s and a sink a leaves the value with weight 1 / (1 + e^(a - s)).
@@ -179,45 +174,74 @@ TEST(PagedAttentionTest, NoSequencesAndNoQueriesDoNothing) {
 }
 
 TEST(PagedAttentionTest, ExtremeScoresStayFinite) {
-  World w({.shares = {{0, 200}}, .seed = 5});
-  for (float& q : w.query) q *= 1e4f;
-  std::vector<float> out(w.query.size()), lse(w.rows);
-  PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), out, lse);
-  for (float x : out) EXPECT_TRUE(std::isfinite(x));
-  for (float x : lse) EXPECT_TRUE(std::isfinite(x));
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
+    World w({.format = format, .shares = {{0, 200}}, .seed = 5});
+    for (float& q : w.query) q *= 1e4f;
+    for (const KernelVariant variant : UsableVariants()) {
+      const Result got = w.Attend(variant);
+      for (float x : got.out) EXPECT_TRUE(std::isfinite(x));
+      for (float x : got.lse) EXPECT_TRUE(std::isfinite(x));
+    }
+  }
 }
 
-TEST(PagedAttentionTest, VisibleNanShows) {
-  World w({.shares = {{0, 100}}, .seed = 6});
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  std::memcpy(w.pool.view().At(w.tables[0][70 / 16], 0, 0, 0, 70 % 16), &nan, sizeof(nan));
-  std::vector<float> out(w.query.size());
-  PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), out);
-  for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out[i]), i >= 70 * 64) << i;
-}
-
-TEST(PagedAttentionTest, NanDescaleShowsWhereItIsVisible) {
-  for (const KvFormat format : {KvFormat::kFp8E4m3, KvFormat::kInt8, KvFormat::kInt4}) {
-    World w({.format = format, .shares = {{0, 100}}, .seed = 6});
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    const KvPoolView& pool = w.pool.view();
-    std::memcpy(pool.base + w.tables[0][70 / 16] * pool.slot_stride + pool.layout.ScaleOffset(0, 0, 0, 70 % 16), &nan,
-                sizeof(nan));
-    std::vector<float> out(w.query.size());
-    PagedAttention(w.query, w.sequences, 0, w.params, pool, out);
-    for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(std::isnan(out[i]), i >= 70 * 64) << i;
+// A NaN in a key, a value or a descale, in formats with and without NaN elements.
+TEST(PagedAttentionTest, VisibleNanShowsAndNoOther) {
+  for (const KvFormat format : kFormats) {
+    for (const int64_t kv : {0, 1}) {
+      const World w({.format = format, .group = 2, .shares = {{0, 100}}, .seed = 6});
+      const KvPoolView& pool = w.pool.view();
+      std::byte* block = pool.base + w.tables[0][70 / 16] * pool.slot_stride;
+      const bool descale = pool.layout.scale_groups() > 0;
+      const int64_t at = descale ? pool.layout.ScaleOffset(1, kv, 0, 70 % 16) : pool.layout.Offset(1, kv, 0, 70 % 16);
+      std::memset(block + at, 0xff, descale || format == KvFormat::kF32 ? 4 : 2);
+      for (const KernelVariant variant : UsableVariants()) {
+        const Result got = w.Attend(variant);
+        // A value's NaN shows in the elements that it, or its descale, stands for: the first one at least.
+        const size_t step = kv == 0 || pool.layout.scale_groups() == 1 ? 1 : 64;
+        for (size_t i = 0; i < got.out.size(); i += step) {
+          ASSERT_EQ(std::isnan(got.out[i]), i >= 70 * 2 * 64)
+              << i << " " << KernelVariantName(variant) << " format " << static_cast<int>(format) << " kv " << kv;
+        }
+      }
+    }
   }
 }
 
 TEST(PagedAttentionTest, KeysBeforeTheWindowAreNotRead) {
-  World w({.window = 20, .shares = {{100, 5}}, .seed = 8});
-  std::vector<float> want(w.query.size()), got(w.query.size());
-  PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), want);
-  // Position 81 is the first that the window of position 100 holds: what stands before may be gone.
-  for (int i = 0; i < 81 / 16; ++i) w.tables[0][i] = 0xffffffff;
-  std::memset(w.pool.view().At(w.tables[0][5], 0, 0, 0, 0), 0xff, 64 * sizeof(float));
-  PagedAttention(w.query, w.sequences, 0, w.params, w.pool.view(), got);
-  EXPECT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(float)), 0);
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
+    World w({.format = format, .window = 20, .shares = {{100, 5}}, .seed = 8});
+    for (const KernelVariant variant : UsableVariants()) {
+      World changed({.format = format, .window = 20, .shares = {{100, 5}}, .seed = 8});
+      const Result want = w.Attend(variant);
+      // Position 81 is the first that the window of position 100 holds: what stands before may be gone.
+      for (int i = 0; i < 81 / 16; ++i) changed.tables[0][static_cast<size_t>(i)] = 0xffffffff;
+      const KvPoolView& pool = changed.pool.view();
+      std::memset(pool.At(changed.tables[0][5], 1, 0, 0, 0), 0xff, static_cast<size_t>(pool.layout.token_stride));
+      EXPECT_TRUE(SameBits(changed.Attend(variant), want)) << KernelVariantName(variant);
+    }
+  }
+}
+
+TEST(PagedAttentionTest, BlocksBeyondFourGibibytesWork) {
+  constexpr size_t kBytes = size_t{5} << 30;
+  const FarMemory memory(kBytes);
+  if (memory.base() == nullptr) GTEST_SKIP() << "no address space for a pool of 5 GiB";
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
+    const World near({.format = format, .kv_heads = 2, .group = 2, .shares = {{59, 1}}, .seed = 2});
+    const BlockLayout& layout = near.pool.view().layout;
+    const int64_t slots = static_cast<int64_t>(kBytes) / layout.block_bytes;
+    const std::vector<uint32_t> table = memory.Table(layout);
+    const KvPoolView far{memory.base(), layout.block_bytes, slots, layout};
+    for (size_t i = 0; i < table.size(); ++i) {
+      std::memcpy(far.base + table[i] * far.slot_stride, near.pool.view().At(near.tables[0][i], 0, 0, 0, 0),
+                  static_cast<size_t>(layout.block_bytes));
+    }
+    const AttentionSequence sequence{table, 59, 1};
+    for (const KernelVariant variant : UsableVariants()) {
+      EXPECT_TRUE(SameBits(near.Attend(variant), near.Attend(variant, {&sequence, 1}, near.query, far)));
+    }
+  }
 }
 
 TEST(PagedAttentionTest, RoundedPoolsStayNearTheFp32Pool) {

@@ -2,6 +2,8 @@
 #ifndef KVMESH_TESTS_UNIT_KERNELS_RANDOM_POOL_H_
 #define KVMESH_TESTS_UNIT_KERNELS_RANDOM_POOL_H_
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -19,6 +21,18 @@ inline std::vector<float> RandomFloats(size_t count, std::mt19937_64& random, fl
   std::vector<float> out(count);
   for (float& x : out) x = normal(random);
   return out;
+}
+
+// Distinct slots of the pool in random order, some of them skipped.
+inline std::vector<int64_t> RandomSlots(int64_t limit, std::mt19937_64& random) {
+  std::vector<int64_t> slots(static_cast<size_t>(limit));
+  for (int64_t i = 0; i < limit; ++i) slots[static_cast<size_t>(i)] = i;
+  std::shuffle(slots.begin(), slots.end(), random);
+  slots.resize(1 + random() % static_cast<uint64_t>(limit));
+  for (int64_t& slot : slots) {
+    if (random() % 5 == 0) slot = -1;
+  }
+  return slots;
 }
 
 // Every byte of a fresh pool is 0xff: a NaN in each format, so that reading an unwritten slot shows.
@@ -45,6 +59,13 @@ class RandomPool {
     }
     const size_t elements = static_cast<size_t>(tokens) * layout.kv_heads * layout.head_dim;
     for (int32_t layer = 0; layer < layout.layers; ++layer) {
+      if (layout.mla()) {
+        const std::vector<float> latent = RandomFloats(static_cast<size_t>(tokens * layout.latent_dim), random_);
+        const int64_t rope_dim = layout.head_dim - layout.latent_dim;
+        reference::ConcatAndCacheMla(latent, RandomFloats(static_cast<size_t>(tokens * rope_dim), random_), slots,
+                                     layer, view_);
+        continue;
+      }
       reference::ReshapeAndCache(RandomFloats(elements, random_), RandomFloats(elements, random_), slots, layer, view_);
     }
     return table;
@@ -58,6 +79,31 @@ class RandomPool {
   std::vector<std::byte> bytes_;
   std::vector<uint32_t> free_;
   KvPoolView view_;
+};
+
+// Address space for a pool beyond 2^32 bytes; only what is written takes memory. base() is null where there is none.
+class FarMemory {
+ public:
+  explicit FarMemory(size_t bytes) : bytes_(bytes) {
+    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base != MAP_FAILED) base_ = static_cast<std::byte*>(base);
+  }
+  ~FarMemory() {
+    if (base_ != nullptr) munmap(base_, bytes_);
+  }
+  FarMemory(const FarMemory&) = delete;
+  FarMemory& operator=(const FarMemory&) = delete;
+
+  std::byte* base() const { return base_; }
+  // Four blocks: the last one, those at 2^31 and 2^32 bytes, the first one.
+  std::vector<uint32_t> Table(const BlockLayout& layout) const {
+    const auto at = [&](size_t byte) { return static_cast<uint32_t>(byte / static_cast<size_t>(layout.block_bytes)); };
+    return {at(bytes_) - 1, at(size_t{1} << 31), at(size_t{1} << 32), 0};
+  }
+
+ private:
+  const size_t bytes_;
+  std::byte* base_ = nullptr;
 };
 
 // Blocks that hold `tokens` tokens.

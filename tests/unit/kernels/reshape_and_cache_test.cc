@@ -30,18 +30,6 @@ struct Pool {
   KvPoolView view;
 };
 
-// Distinct slots of the pool in random order, some of them skipped.
-std::vector<int64_t> RandomSlots(int64_t limit, std::mt19937_64& random) {
-  std::vector<int64_t> slots(limit);
-  for (int64_t i = 0; i < limit; ++i) slots[i] = i;
-  std::shuffle(slots.begin(), slots.end(), random);
-  slots.resize(1 + random() % limit);
-  for (int64_t& slot : slots) {
-    if (random() % 5 == 0) slot = -1;
-  }
-  return slots;
-}
-
 // Random numbers of all magnitudes, with zeros, infinities, NaN and ties among them.
 std::vector<float> WildFloats(size_t count, std::mt19937_64& random) {
   const float special[] = {0.0f,

@@ -4,31 +4,45 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <thread>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "attention_world.h"
+#include "invariance.h"
 #include "kernels/paged_attention.h"
 
 namespace kvmesh {
 namespace {
 
-struct Result {
-  std::vector<float> out;
-  std::vector<float> lse;
+// One sequence with a query at each position, by one variant.
+struct One {
+  One(const Case& c, KernelVariant variant) : world(c), variant(variant) {}
 
-  bool SameBits(const Result& other) const { return SameBits(out, other.out) && SameBits(lse, other.lse); }
-  static bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-    return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  Result Attend(std::span<const AttentionSequence> sequences, std::span<const float> query) const {
+    return world.Attend(variant, sequences, query);
   }
+  std::span<const float> Queries(int64_t first, int64_t count) const {
+    const size_t row = world.query.size() / static_cast<size_t>(world.sequences[0].queries);
+    return std::span<const float>(world.query).subspan((first - world.sequences[0].first_position) * row, count * row);
+  }
+  std::span<const uint32_t> table() const { return world.tables[0]; }
+
+  World world;
+  KernelVariant variant;
 };
 
-// One sequence of `kTokens` tokens; all queries in one call are what every other way must match.
-class RowInvarianceTest : public testing::TestWithParam<int> {
+// All queries of `kTokens` in one call are what every other way must match.
+class RowInvarianceTest : public testing::TestWithParam<std::tuple<int, KernelVariant>> {
  protected:
   static constexpr int64_t kTokens = 330;
 
-  RowInvarianceTest() : case_(MakeCase(GetParam())), world_(case_) {}
+  RowInvarianceTest()
+      : seed_(std::get<0>(GetParam())),
+        case_(MakeCase(seed_)),
+        one_(case_, std::get<1>(GetParam())),
+        world_(one_.world),
+        trace_(__FILE__, __LINE__, case_.Describe() + " " + std::string(KernelVariantName(one_.variant))) {}
 
   static Case MakeCase(int seed) {
     std::mt19937_64 random(seed);
@@ -43,92 +57,34 @@ class RowInvarianceTest : public testing::TestWithParam<int> {
             .head_dim = head_dims[random() % 5],
             .window = windows[random() % 6],
             .soft_cap = random() % 3 == 0 ? 3.0f : 0.0f,
+            .sinks = random() % 4 == 0,
             .shares = {{0, kTokens}},
             .seed = static_cast<uint64_t>(seed)};
   }
 
-  // Attends with queries [first, first + count) of the sequence.
-  Result Attend(int64_t first, int64_t count) const {
-    const AttentionSequence sequence{world_.tables[0], first, count};
-    return AttendAll({&sequence, 1}, Queries(first, count));
-  }
-  Result AttendAll(std::span<const AttentionSequence> sequences, std::span<const float> query) const {
-    Result out{std::vector<float>(query.size()), std::vector<float>(query.size() / case_.head_dim)};
-    PagedAttention(query, sequences, 1, world_.params, world_.pool.view(), out.out, out.lse);
-    return out;
-  }
-  std::span<const float> Queries(int64_t first, int64_t count) const {
-    const size_t row = static_cast<size_t>(world_.params.q_heads) * case_.head_dim;
-    return std::span<const float>(world_.query).subspan(first * row, count * row);
-  }
-  // Rows [first, first + count) of `all`.
-  Result Slice(const Result& all, int64_t first, int64_t count) const {
-    const auto cut = [&](const std::vector<float>& from, int64_t row) {
-      return std::vector<float>(from.begin() + first * row, from.begin() + (first + count) * row);
-    };
-    return {cut(all.out, int64_t{world_.params.q_heads} * case_.head_dim), cut(all.lse, world_.params.q_heads)};
-  }
+  Result Attend() const { return AttendPart(one_, 0, kTokens); }
 
-  Case case_;
-  World world_;
+  const int seed_;
+  const Case case_;
+  One one_;
+  World& world_;
+  testing::ScopedTrace trace_;
 };
 
-TEST_P(RowInvarianceTest, DecodeEqualsPrefill) {
-  SCOPED_TRACE(case_.Describe());
-  const Result all = Attend(0, kTokens);
-  for (int64_t i = 0; i < kTokens; ++i) ASSERT_TRUE(Attend(i, 1).SameBits(Slice(all, i, 1))) << "query " << i;
-}
+TEST_P(RowInvarianceTest, DecodeEqualsPrefill) { ExpectChunksEqual(one_, Attend(), kTokens, {1}); }
 
 TEST_P(RowInvarianceTest, ChunksEqualPrefill) {
-  SCOPED_TRACE(case_.Describe());
-  const Result all = Attend(0, kTokens);
-  for (int64_t chunk : {2, 3, 7, 16, 33, 64, 100, 256}) {
-    for (int64_t i = 0; i < kTokens; i += chunk) {
-      const int64_t count = std::min(chunk, kTokens - i);
-      ASSERT_TRUE(Attend(i, count).SameBits(Slice(all, i, count))) << "queries " << i << "+" << count;
-    }
-  }
+  ExpectChunksEqual(one_, Attend(), kTokens, {2, 3, 7, 16, 33, 64, 100, 256});
 }
 
 TEST_P(RowInvarianceTest, BatchesEqualPrefill) {
-  SCOPED_TRACE(case_.Describe());
-  const Result all = Attend(0, kTokens);
-  std::mt19937_64 random(GetParam());
-  for (int batch = 0; batch < 20; ++batch) {
-    std::vector<AttentionSequence> sequences;
-    std::vector<float> query;
-    Result want;
-    for (uint64_t n = 1 + random() % 6; n > 0; --n) {
-      const int64_t first = static_cast<int64_t>(random() % kTokens);
-      const int64_t count = static_cast<int64_t>(random() % std::min<uint64_t>(kTokens - first, 20));
-      sequences.push_back({world_.tables[0], first, count});
-      const auto part = Queries(first, count);
-      query.insert(query.end(), part.begin(), part.end());
-      const Result rows = Slice(all, first, count);
-      want.out.insert(want.out.end(), rows.out.begin(), rows.out.end());
-      want.lse.insert(want.lse.end(), rows.lse.begin(), rows.lse.end());
-    }
-    ASSERT_TRUE(AttendAll(sequences, query).SameBits(want)) << "batch " << batch;
-  }
+  ExpectBatchesEqual(one_, Attend(), kTokens, static_cast<uint64_t>(seed_));
 }
 
-TEST_P(RowInvarianceTest, ThreadsEqualPrefill) {
-  SCOPED_TRACE(case_.Describe());
-  const Result all = Attend(0, kTokens);
-  std::vector<std::vector<char>> same(4, std::vector<char>(kTokens, 1));
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      for (int64_t i = t; i < kTokens; i += 5) same[t][i] = Attend(i, 1).SameBits(Slice(all, i, 1));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& flags : same) EXPECT_EQ(std::count(flags.begin(), flags.end(), 0), 0);
-}
+TEST_P(RowInvarianceTest, ThreadsEqualPrefill) { ExpectThreadsEqual(one_, Attend(), kTokens); }
 
 TEST_P(RowInvarianceTest, BlockSizeAndPlacementDoNotMatter) {
-  SCOPED_TRACE(case_.Describe());
-  const Result all = Attend(0, kTokens);
+  const Result all = Attend();
   const BlockLayout& from = world_.pool.view().layout;
   for (int32_t block_tokens : {1, 16, 64, 512}) {
     const BlockLayout to = CanonicalLayout(from.format, from.layers, from.kv_heads, block_tokens, from.head_dim);
@@ -148,16 +104,14 @@ TEST_P(RowInvarianceTest, BlockSizeAndPlacementDoNotMatter) {
       }
     }
     const AttentionSequence sequence{table, 0, kTokens};
-    Result got{std::vector<float>(all.out.size()), std::vector<float>(all.lse.size())};
-    PagedAttention(world_.query, {&sequence, 1}, 1, world_.params, other.view(), got.out, got.lse);
-    ASSERT_TRUE(got.SameBits(all)) << "block_tokens " << block_tokens;
+    ASSERT_TRUE(SameBits(world_.Attend(one_.variant, {&sequence, 1}, world_.query, other.view()), all))
+        << "block_tokens " << block_tokens;
   }
 }
 
 TEST_P(RowInvarianceTest, LaterKeysNeverShow) {
-  SCOPED_TRACE(case_.Describe());
-  const Result all = Attend(0, kTokens);
-  std::mt19937_64 random(GetParam());
+  const Result all = Attend();
+  std::mt19937_64 random(static_cast<uint64_t>(seed_));
   for (int round = 0; round < 10; ++round) {  // ever earlier positions
     const int64_t poisoned = kTokens - 1 - static_cast<int64_t>(random() % (kTokens / 12)) - round * (kTokens / 12);
     const BlockLayout& layout = world_.pool.view().layout;
@@ -170,11 +124,40 @@ TEST_P(RowInvarianceTest, LaterKeysNeverShow) {
         std::memset(block + layout.ScaleOffset(1, kv, head, token), 0xff, layout.scale_token_stride);
       }
     }
-    ASSERT_TRUE(Slice(Attend(0, kTokens), 0, poisoned).SameBits(Slice(all, 0, poisoned))) << "NaN at " << poisoned;
+    ASSERT_TRUE(SameBits(Attend().Slice(0, poisoned, kTokens), all.Slice(0, poisoned, kTokens)))
+        << "NaN at " << poisoned;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, RowInvarianceTest, testing::Range(1, 25));
+// The reference takes row by row anyhow.
+std::vector<KernelVariant> FastVariants() {
+  std::vector<KernelVariant> out(UsableVariants().begin(), UsableVariants().end());
+  std::erase(out, KernelVariant::kReference);
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, RowInvarianceTest,
+                         testing::Combine(testing::Range(1, 25), testing::ValuesIn(FastVariants())));
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RowInvarianceTest);
+
+// Queries on both sides of where a span of keys ends.
+TEST(RowInvarianceOverSpansTest, DecodeAndChunksEqualPrefill) {
+  constexpr int64_t kFirst = 2 * kSpanTokens - 70, kQueries = 150;
+  for (const KernelVariant variant : UsableVariants()) {
+    for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
+      if (variant == KernelVariant::kReference && format != KvFormat::kBf16) continue;
+      const One one({.format = format, .group = 2, .window = 3000, .shares = {{kFirst, kQueries}}, .seed = 1}, variant);
+      const Result all = AttendPart(one, kFirst, kQueries);
+      for (const int64_t chunk : {1, 7, 100}) {
+        for (int64_t i = 0; i < kQueries; i += chunk * 3) {
+          const int64_t count = std::min(chunk, kQueries - i);
+          ASSERT_TRUE(SameBits(AttendPart(one, kFirst + i, count), all.Slice(i, count, kQueries)))
+              << "queries " << i << "+" << count << " " << KernelVariantName(variant);
+        }
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace kvmesh
