@@ -47,26 +47,6 @@ void PrivateBlock::Reset() {
   if (store_ != nullptr) std::exchange(store_, nullptr)->FreePrivate(block_);
 }
 
-absl::string_view MissReasonName(MissReason reason) {
-  switch (reason) {
-    case MissReason::kAbsent:
-      return "absent";
-    case MissReason::kCorrupt:
-      return "corrupt";
-    case MissReason::kIoError:
-      return "io_error";
-    case MissReason::kPinLimit:
-      return "pin_limit";
-    case MissReason::kPoolFull:
-      return "pool_full";
-    case MissReason::kDeadline:
-      return "deadline";
-    case MissReason::kLossy:
-      return "lossy";
-  }
-  return "unknown";
-}
-
 void BlockStore::Backing::OnStored(BlockSetKind set, const BlockNode& node) {
   store_.events_.Append({.kind = StoreEvent::Kind::kStored,
                          .set = set,

@@ -141,7 +141,7 @@ testing::AssertionResult ProcessCluster::StartWorker(size_t i) {
     argv.push_back(absl::StrCat(value));
   };
   if (config.model) {
-    add("--model", kModel);
+    add("--model", config.model_dir.empty() ? std::string(kModel) : config.model_dir);
   } else {
     argv.insert(argv.end(), {"--layers", "2", "--kv-heads", "2", "--head-dim", "16"});
   }

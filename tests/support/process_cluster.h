@@ -22,7 +22,8 @@
 namespace kvmesh {
 
 struct WorkerConfig {
-  bool model = true;  // else an engine's cache of 2 layers, 2 K/V heads, head size 16
+  bool model = true;      // else an engine's cache of 2 layers, 2 K/V heads, head size 16
+  std::string model_dir;  // empty: the repository's model
   int block_tokens = 16;
   int device_blocks = 256;
   int host_blocks = 0;

@@ -90,7 +90,10 @@ ResumeResult Resumer::Resume(const ResumeRequest& request) {
 
 std::vector<BlockPin> Resumer::ResumeChain(const ResumeRequest& request, ResumeResult& result, std::string& reason) {
   std::vector<BlockPin> pins;
-  std::vector<bool> used(request.sources.size());
+  // A window's blocks are not pulled, and the chain's alone would be of no use.
+  const bool windows = std::any_of(request.groups.begin(), request.groups.end(),
+                                   [](const CacheGroup& group) { return group.window > 0; });
+  std::vector<bool> used(request.sources.size(), windows);
   std::string fetch_failure;  // of the last pull, where it failed
   while (pins.size() < request.keys.size()) {
     const std::span<const BlockKey> rest = request.keys.subspan(pins.size());

@@ -102,6 +102,7 @@ grpc::Status WorkerService::PutBlocks(grpc::ServerContext* context, grpc::Server
 absl::Status WorkerService::Put(grpc::ServerContext& context, grpc::ServerReader<v1::PutBlocksRequest>& reader,
                                 v1::PutBlocksResponse& response) {
   KVMESH_RETURN_IF_ERROR(CheckOpen());
+  KVMESH_RETURN_IF_ERROR(core_.CheckWholeBlocks());
   const absl::Time deadline = CallDeadline(context, *core_.options().clock);
   const StreamCalls::Watch watch(calls_, context, deadline);
   v1::PutBlocksRequest request;
@@ -138,6 +139,7 @@ grpc::Status WorkerService::StreamGetBlocks(grpc::ServerContext& context, const 
 
 absl::Status WorkerService::Get(grpc::ServerContext& context, const v1::GetBlocksRequest& request,
                                 const PieceWriter& write) {
+  KVMESH_RETURN_IF_ERROR(core_.CheckWholeBlocks());
   KVMESH_RETURN_IF_ERROR(CheckTokenCount(static_cast<uint64_t>(request.tokens_size()), "tokens"));
   const absl::StatusOr<RootKey> root = RootFor(context, request.identity());
   if (!root.ok()) return root.status();

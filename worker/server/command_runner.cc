@@ -78,7 +78,7 @@ absl::StatusOr<uint64_t> CommandRunner::Prefetch(const v1::PrefetchCommand& comm
 absl::StatusOr<uint64_t> CommandRunner::ClearIdentity(const v1::ClearIdentityCommand& command) {
   const absl::StatusOr<RootKey> root = FixedFromBytes<RootKey>(command.root(), "root");
   if (!root.ok()) return root.status();
-  return core_.store().EraseIdentity(*root);
+  return core_.EraseIdentity(*root);
 }
 
 absl::StatusOr<uint64_t> CommandRunner::Drain(const v1::DrainCommand& command) {

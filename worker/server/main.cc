@@ -53,8 +53,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--layers", flags.layers, "Without --model: layers of the engine's cache");
   app.add_option("--kv-heads", flags.kv_heads, "Without --model: K/V heads");
   app.add_option("--head-dim", flags.head_dim, "Without --model: head dimension");
-  app.add_option("--device-blocks", o.device_blocks, "Blocks of the device pool");
-  app.add_option("--host-blocks", o.host_blocks, "Blocks of the host tier; 0: none");
+  app.add_option("--device-blocks", o.device_blocks, "Blocks of the device pool, for each layer group of the model");
+  app.add_option("--host-blocks", o.host_blocks, "Blocks of the host tier, likewise; 0: none");
   app.add_option("--host-format", flags.host_format,
                  "Format of its blocks: fp32, fp16, bf16, fp8, int8 or int4 (default: --kv-format)");
   app.add_option("--disk-dir", o.disk_dir, "Folder of the disk tier (default: none)");

@@ -169,10 +169,10 @@ grpc::Status WorkerService::AppendKv(grpc::ServerContext* context, const v1::App
 absl::Status WorkerService::Append(const grpc::ServerContext& context, const v1::AppendKvRequest& request,
                                    v1::AppendKvResponse& response) {
   const BlockLayout& layout = core_.store().device().layout();
-  if (request.layers() == 0 || request.layers() > static_cast<uint32_t>(layout.layers) ||
-      request.first_layer() > static_cast<uint32_t>(layout.layers) - request.layers()) {
+  if (request.layers() == 0 || request.layers() > static_cast<uint32_t>(core_.layers()) ||
+      request.first_layer() > static_cast<uint32_t>(core_.layers()) - request.layers()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("layers: ", request.first_layer(), " + ", request.layers(), ", the model has ", layout.layers));
+        absl::StrCat("layers: ", request.first_layer(), " + ", request.layers(), ", the model has ", core_.layers()));
   }
   KVMESH_RETURN_IF_ERROR(CheckTokenCount(request.tokens(), "tokens"));
   const uint64_t per_layer = uint64_t{request.tokens()} * static_cast<uint64_t>(layout.kv_heads * layout.head_dim);
@@ -219,8 +219,8 @@ grpc::Status WorkerService::Attend(grpc::ServerContext* context, const v1::Atten
 absl::Status WorkerService::AttendTo(const grpc::ServerContext& context, const v1::AttendRequest& request,
                                      v1::AttendResponse& response) {
   const BlockLayout& layout = core_.store().device().layout();
-  if (request.layer() >= static_cast<uint32_t>(layout.layers)) {
-    return absl::InvalidArgumentError(absl::StrCat("layer: ", request.layer(), ", the model has ", layout.layers));
+  if (request.layer() >= static_cast<uint32_t>(core_.layers())) {
+    return absl::InvalidArgumentError(absl::StrCat("layer: ", request.layer(), ", the model has ", core_.layers()));
   }
   if (layout.head_dim % 8 != 0 || layout.head_dim > 256) {
     return absl::FailedPreconditionError(

@@ -9,7 +9,7 @@ namespace kvmesh {
 grpc::Status WorkerService::Stats(grpc::ServerContext*, const v1::WorkerStatsRequest*,
                                   v1::WorkerStatsResponse* response) {
   const WorkerTotals totals = core_.worker_metrics().totals();
-  const BlockStore::Books books = core_.store().GetBooks();
+  const BlockStore::Books books = core_.GetBooks();
   response->set_worker_id(core_.options().worker_id);
   response->set_incarnation(core_.incarnation().ToString());
   response->set_requested_tokens(totals.requested_tokens);
@@ -28,7 +28,7 @@ grpc::Status WorkerService::DebugState(grpc::ServerContext* context, const v1::D
                                        v1::DebugStateResponse* response) {
   const absl::Status allowed = CheckMember(*context, core_.options().members, core_.options().tls);
   if (!allowed.ok()) return ToGrpcStatus(allowed);
-  const BlockStore::Books books = core_.store().GetBooks();
+  const BlockStore::Books books = core_.GetBooks();
   response->set_worker_id(core_.options().worker_id);
   response->set_incarnation(core_.incarnation().ToString());
   v1::TierBooks* const tiers[] = {response->mutable_device(), response->mutable_host(), response->mutable_disk()};

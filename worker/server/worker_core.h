@@ -12,16 +12,14 @@
 #include "kvstore/base/status.h"
 #include "kvstore/block/cache_identity.h"
 #include "kvstore/block/secrets.h"
-#include "kvstore/pool/block_pool.h"
 #include "kvstore/tiers/block_store.h"
-#include "kvstore/tiers/deferred_disk_tier.h"
-#include "kvstore/tiers/disk_tier.h"
 #include "worker/engine/peer_fetcher.h"
 #include "worker/engine/resumer.h"
 #include "worker/engine/sequence_table.h"
 #include "worker/generate/generator.h"
 #include "worker/model/llama_model.h"
 #include "worker/model/vocabulary.h"
+#include "worker/server/group_tiers.h"
 #include "worker/server/named_pins.h"
 #include "worker/server/worker_metrics.h"
 #include "worker/server/worker_options.h"
@@ -40,7 +38,8 @@ class WorkerCore {
 
   const WorkerOptions& options() const { return options_; }
   const Incarnation& incarnation() const { return incarnation_; }
-  BlockStore& store() { return *store_; }
+  // Of the first layer group: the chain's, unless every layer has a window.
+  BlockStore& store() { return tiers_[0]->store(); }
   PeerFetcher& fetcher() { return *fetcher_; }
   Resumer& resumer() { return *resumer_; }
   // Of a sequence under that policy. INVALID_ARGUMENT naming attention_policy: layers have a window of their own.
@@ -58,6 +57,16 @@ class WorkerCore {
   // The identity of the model's own cache. REQUIRES: generator() != null.
   CacheIdentity OwnIdentity(const std::string& tenant, const std::string& cache_salt,
                             const std::string& attention_policy = "") const;
+
+  // Of all layer groups; the digests are the chain's.
+  BlockStore::Books GetBooks() const;
+  // Layers of a sequence, over all groups.
+  int32_t layers() const;
+  // As BlockStore has them, for every layer group.
+  uint64_t EraseIdentity(const RootKey& root);
+  void FlushToDisk(absl::Time deadline);
+  // FAILED_PRECONDITION: a block of this worker is not all there is of its tokens.
+  absl::Status CheckWholeBlocks() const;
 
   void SetDraining(bool draining) { draining_.store(draining); }
   // Drains for good.
@@ -82,14 +91,9 @@ class WorkerCore {
   std::atomic<bool> stopping_{false};
 
   // In order of dependence: each uses those above it.
-  BlockLayout layout_;
   std::unique_ptr<LlamaModel> model_;
   std::optional<Vocabulary> vocabulary_;
-  std::unique_ptr<MemoryPool> device_;
-  std::unique_ptr<MemoryPool> host_;
-  std::unique_ptr<DiskTier> disk_;
-  DeferredDiskTier* deferred_disk_ = nullptr;  // disk_, when there was no space to open it at the start
-  std::unique_ptr<BlockStore> store_;
+  std::vector<std::unique_ptr<GroupTiers>> tiers_;  // by layer group
   std::vector<CacheGroup> groups_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::unique_ptr<PeerFetcher> fetcher_;

@@ -103,7 +103,7 @@ absl::Status WorkerServer::StartReporting() {
 
 absl::Status WorkerServer::StartOps() {
   collect_ = core_->metrics().OnCollect([this] {
-    core_->worker_metrics().Update(core_->store().GetBooks(), fetch_server_->counters().served_bytes,
+    core_->worker_metrics().Update(core_->GetBooks(), fetch_server_->counters().served_bytes,
                                    core_->sequences().open_sequences());
   });
   if (!options_.ops_listen.empty()) {
@@ -199,7 +199,7 @@ void WorkerServer::Shutdown(absl::Duration grace) {
   if (housekeeping_.joinable()) housekeeping_.join();
   if (core_ != nullptr) {
     core_->sequences().CloseAll();
-    core_->store().FlushToDisk(options_.clock->Now() + std::min(kFlushTime, grace));
+    core_->FlushToDisk(options_.clock->Now() + std::min(kFlushTime, grace));
   }
   ops_.reset();
   heartbeaters_.clear();
