@@ -115,6 +115,7 @@ TEST_F(MalformedTest, EmptyMessagesAreRefusedByField) {
   ExpectInvalid(Ask(&v1::Worker::Stub::Attend, v1::AttendRequest()), "q_heads");
   ExpectRefused(Ask(&v1::Worker::Stub::Fork, v1::ForkRequest()), grpc::StatusCode::NOT_FOUND, "sequence");
   ExpectRefused(Ask(&v1::Worker::Stub::Truncate, v1::TruncateRequest()), grpc::StatusCode::NOT_FOUND, "sequence");
+  ExpectRefused(Ask(&v1::Worker::Stub::Accept, v1::AcceptRequest()), grpc::StatusCode::NOT_FOUND, "sequence");
   ExpectRefused(Ask(&v1::Worker::Stub::CloseSequence, v1::CloseSequenceRequest()), grpc::StatusCode::NOT_FOUND,
                 "sequence");
   ExpectRefused(Ask(&v1::Worker::Stub::Tokenize, v1::TokenizeRequest()), grpc::StatusCode::FAILED_PRECONDITION,
@@ -259,6 +260,15 @@ TEST_F(MalformedTest, WrongSequenceCallsAreRefusedByField) {
   ExpectInvalid(Ask(&v1::Worker::Stub::AppendKv, append), "start_position");
   append.set_start_position(uint64_t{1} << 40);
   ExpectInvalid(Ask(&v1::Worker::Stub::AppendKv, append), "");
+  append.set_start_position(0);
+  append.set_draft_tokens(kHuge32);
+  ExpectInvalid(Ask(&v1::Worker::Stub::AppendKv, append), "draft_tokens");
+  v1::AcceptRequest accept;
+  accept.set_sequence_id(opened->sequence_id());
+  for (const uint64_t tokens : {uint64_t{19}, uint64_t{21}, kHuge}) {
+    accept.set_tokens(tokens);
+    ExpectInvalid(Ask(&v1::Worker::Stub::Accept, accept), "tokens");
+  }
   append.set_sequence_id(kHuge);
   ExpectRefused(Ask(&v1::Worker::Stub::AppendKv, append), grpc::StatusCode::NOT_FOUND, "sequence");
   v1::AttendRequest attend;

@@ -68,7 +68,8 @@ std::vector<double> PlainAttention(const Content& content, uint32_t layer, uint6
 class SequenceTest : public testing::Test {
  protected:
   void SetUp() override {
-    cluster_ = std::make_unique<ProcessCluster>(ClusterConfig{.workers = {{.model = false}, {.model = false}}});
+    cluster_ = std::make_unique<ProcessCluster>(
+        ClusterConfig{.workers = {{.model = false, .device_blocks = 24, .disk = true}, {.model = false}}});
     ASSERT_TRUE(cluster_->Start());
     identity_.model = "engine";
     identity_.block_tokens = kEngineBlockTokens;
@@ -78,7 +79,7 @@ class SequenceTest : public testing::Test {
   // K/V of [start, end) into one layer.
   absl::StatusOr<v1::AppendKvResponse> Append(v1::Worker::Stub& stub, uint64_t sequence, uint32_t layer, uint64_t start,
                                               uint64_t end, const Content& content,
-                                              const std::vector<uint32_t>& token_ids = {}) {
+                                              const std::vector<uint32_t>& token_ids = {}, uint32_t drafts = 0) {
     v1::AppendKvRequest request;
     request.set_sequence_id(sequence);
     request.set_start_position(start);
@@ -90,9 +91,21 @@ class SequenceTest : public testing::Test {
       request.mutable_value()->append(Bytes(content.At(layer, false, p)));
     }
     request.mutable_token_ids()->Add(token_ids.begin(), token_ids.end());
+    request.set_draft_tokens(drafts);
     grpc::ClientContext context;
     v1::AppendKvResponse response;
     const grpc::Status status = stub.AppendKv(&context, request, &response);
+    if (!status.ok()) return FromGrpcStatus(status);
+    return response;
+  }
+
+  absl::StatusOr<v1::AcceptResponse> Accept(v1::Worker::Stub& stub, uint64_t sequence, uint64_t tokens) {
+    v1::AcceptRequest request;
+    request.set_sequence_id(sequence);
+    request.set_tokens(tokens);
+    grpc::ClientContext context;
+    v1::AcceptResponse response;
+    const grpc::Status status = stub.Accept(&context, request, &response);
     if (!status.ok()) return FromGrpcStatus(status);
     return response;
   }
@@ -213,6 +226,71 @@ TEST_F(SequenceTest, ForkAndTruncationLeaveTheOtherSequenceAlone) {
   EXPECT_TRUE(CloseSequence(*stub, second).ok());
   EXPECT_TRUE(cluster_->BooksAreClean());
   EXPECT_TRUE(cluster_->IndexEqualsWorkers());
+}
+
+// Steps of one token and 7 drafts each, of which some are accepted: blocks with drafts are found by nobody, not after a
+// restart either; the accepted ones have the bytes of a run without drafts.
+TEST_F(SequenceTest, DraftsAreNeverFindableAndAcceptedTokensSealTheSameBytes) {
+  const auto stub = cluster_->Stub(0);
+  const uint64_t sequence = OpenAndFill(0);
+  std::mt19937_64 random(kSeed);
+  std::vector<uint32_t> tokens = tokens_;
+  std::vector<std::vector<uint32_t>> drafted;
+  while (tokens.size() < 100) {
+    const uint64_t at = tokens.size();
+    tokens.push_back(static_cast<uint32_t>(at * 7 + 1));
+    std::vector<uint32_t> ids = {tokens.back()};
+    const uint64_t good = random() % 8;
+    for (uint64_t i = 1; i < 8; ++i) ids.push_back(static_cast<uint32_t>((at + i) * 7 + (i <= good ? 1 : 3)));
+    const Content content{.branch = 1 + at, .fork = at + 1 + good};
+    for (uint32_t layer = 0; layer < kEngineLayers; ++layer) {
+      const auto appended = Append(*stub, sequence, layer, at, at + 8, content,
+                                   layer == 0 ? ids : std::vector<uint32_t>{}, layer == 0 ? 7 : 0);
+      ASSERT_TRUE(appended.ok()) << appended.status();
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectAttention(*stub, sequence, at, at + 8, content));
+    drafted.push_back(tokens);
+    drafted.back().insert(drafted.back().end(), ids.begin() + 1, ids.end());
+    EXPECT_EQ(GetBlocks(*stub, identity_, drafted.back()).blocks, (at + 1) / kEngineBlockTokens);
+    const auto after = Append(*stub, sequence, 0, at + 8, at + 9, content, {1});
+    EXPECT_TRUE(absl::IsInvalidArgument(after.status())) << after.status();
+    const auto accepted = Accept(*stub, sequence, at + 1 + good);
+    ASSERT_TRUE(accepted.ok()) << accepted.status();
+    EXPECT_EQ(accepted->computed_tokens(), at + 1 + good);
+    tokens.insert(tokens.end(), ids.begin() + 1, ids.begin() + 1 + static_cast<ptrdiff_t>(good));
+  }
+  EXPECT_TRUE(CloseSequence(*stub, sequence).ok());
+  const uint64_t sealed = tokens.size() / kEngineBlockTokens;
+  // A run without drafts on the other worker.
+  tokens_ = tokens;
+  const uint64_t plain = OpenAndFill(1);
+  EXPECT_TRUE(CloseSequence(*cluster_->Stub(1), plain).ok());
+  const BlocksRead want = GetBlocks(*cluster_->Stub(1), identity_, tokens);
+  ASSERT_EQ(want.blocks, sealed);
+  const auto expect_accepted_only = [&] {
+    const auto worker = cluster_->Stub(0);
+    const BlocksRead got = GetBlocks(*worker, identity_, tokens);
+    EXPECT_EQ(got.blocks, sealed);
+    EXPECT_TRUE(got.payload == want.payload) << "other bytes";
+    for (const std::vector<uint32_t>& each : drafted) {
+      const auto common = std::mismatch(each.begin(), each.end(), tokens.begin(), tokens.end()).first - each.begin();
+      const uint64_t blocks = std::min<uint64_t>(static_cast<uint64_t>(common) / kEngineBlockTokens, sealed);
+      EXPECT_EQ(GetBlocks(*worker, identity_, each).blocks, blocks);
+      const auto opened = OpenSequence(*worker, identity_, each);
+      ASSERT_TRUE(opened.ok()) << opened.status();
+      EXPECT_EQ(opened->hits().device(), blocks * kEngineBlockTokens);
+      EXPECT_TRUE(CloseSequence(*worker, opened->sequence_id()).ok());
+    }
+  };
+  ASSERT_NO_FATAL_FAILURE(expect_accepted_only());
+  EXPECT_TRUE(cluster_->BooksAreClean());
+  EXPECT_TRUE(cluster_->IndexEqualsWorkers());
+  // Other blocks push these to the disk.
+  const std::vector<uint32_t> other(20 * kEngineBlockTokens, 5);
+  const auto put = PutBlocks(*stub, identity_, other, 0, std::string(20 * kEngineBlockBytes, 'x'));
+  ASSERT_TRUE(put.ok()) << put.status();
+  ASSERT_TRUE(cluster_->RestartGently(0));
+  ASSERT_NO_FATAL_FAILURE(expect_accepted_only());
 }
 
 TEST_F(SequenceTest, SealedBlocksResumeOnAnotherWorkerFromRoutedSources) {

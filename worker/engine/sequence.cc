@@ -12,6 +12,7 @@ Sequence::Sequence(std::vector<CacheGroup> groups, const RootKey& root, bool pub
       publish_(publish),
       block_tokens_(static_cast<uint32_t>(groups[0].store->device().layout().block_tokens)),
       tokens_(std::move(tokens)),
+      accepted_(tokens_.size()),
       keys_(ComputeBlockKeys(RootAsParent(root), tokens_, block_tokens_)) {
   for (CacheGroup& group : groups) {
     for (size_t i = 0; i < group.layers.size(); ++i) {
@@ -31,6 +32,7 @@ Sequence::Sequence(const Sequence& of, std::vector<GroupTable> tables)
       publish_(of.publish_),
       block_tokens_(of.block_tokens_),
       tokens_(of.tokens_),
+      accepted_(of.accepted_),
       keys_(of.keys_),
       sealed_(of.sealed_),
       lossy_formats_(of.lossy_formats_),
@@ -55,6 +57,19 @@ uint64_t Sequence::computed_tokens() const {
 }
 
 absl::Status Sequence::Extend(std::span<const uint32_t> tokens) {
+  if (tokens.empty()) return absl::OkStatus();
+  if (accepted_ < tokens_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("tokens: behind ", tokens_.size() - accepted_,
+                                                   " drafts that are neither accepted nor dropped yet"));
+  }
+  KVMESH_RETURN_IF_ERROR(Append(tokens));
+  accepted_ = tokens_.size();
+  return absl::OkStatus();
+}
+
+absl::Status Sequence::ExtendWithDrafts(std::span<const uint32_t> tokens) { return Append(tokens); }
+
+absl::Status Sequence::Append(std::span<const uint32_t> tokens) {
   if (tokens_.size() + tokens.size() > kMaxPromptTokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("tokens: ", tokens_.size() + tokens.size(), ", the limit is ", kMaxPromptTokens));
@@ -105,12 +120,21 @@ void Sequence::MarkWritten(int32_t first_layer, int32_t layers, uint64_t end) {
     written = std::max(written, end);
   }
   SealComplete();
-  for (GroupTable& table : tables_) table.DropUnseen(ready());
+}
+
+absl::Status Sequence::Accept(uint64_t end) {
+  if (end < accepted_ || end > tokens_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("tokens: ", end, " to accept, must be ", accepted_,
+                                                   " (accepted already) to ", tokens_.size(), " (known)"));
+  }
+  Keep(end);
+  accepted_ = end;
+  SealComplete();
+  return absl::OkStatus();
 }
 
 void Sequence::SealComplete() {
-  const uint64_t ready_until = ready();
-  while (publish_ && sealed_ < keys_.size() && (sealed_ + 1) * uint64_t{block_tokens_} <= ready_until) {
+  while (publish_ && sealed_ < keys_.size() && (sealed_ + 1) * uint64_t{block_tokens_} <= settled()) {
     const BlockStore::SealInfo info{.root = root_,
                                     .key = keys_[sealed_],
                                     .parent = sealed_ == 0 ? RootAsParent(root_) : keys_[sealed_ - 1],
@@ -125,10 +149,11 @@ void Sequence::SealComplete() {
       // The chain was erased under this sequence: it goes on with blocks of its own that nobody can find.
       publish_ = false;
       claim_.Reset();
-      return;
+      break;
     }
     ++sealed_;
   }
+  for (GroupTable& table : tables_) table.DropUnseen(settled());
 }
 
 bool Sequence::Regain(uint64_t tokens, absl::Time deadline) {
@@ -146,6 +171,10 @@ absl::Status Sequence::Truncate(uint64_t tokens, absl::Time deadline) {
   if (tokens > tokens_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("tokens: ", tokens, " to keep, the sequence has ", tokens_.size()));
   }
+  if (tokens >= accepted_) {
+    Keep(tokens);
+    return absl::OkStatus();
+  }
   const size_t whole = static_cast<size_t>(tokens / block_tokens_);
   const size_t blocks = whole + (tokens % block_tokens_ != 0 ? 1 : 0);
   claim_.Reset();
@@ -156,12 +185,17 @@ absl::Status Sequence::Truncate(uint64_t tokens, absl::Time deadline) {
   for (GroupTable& table : tables_) {
     if (blocks > whole && table.size() > whole) KVMESH_RETURN_IF_ERROR(table.MakeOwn(whole, deadline));
   }
-  for (GroupTable& table : tables_) table.Shrink(blocks);
+  Keep(tokens);
   sealed_ = std::min({sealed_, whole, tables_[0].size()});
-  tokens_.resize(static_cast<size_t>(tokens));
-  keys_.resize(whole);
-  for (uint64_t& written : written_) written = std::min(written, tokens);
+  accepted_ = tokens;
   return absl::OkStatus();
+}
+
+void Sequence::Keep(uint64_t tokens) {
+  for (GroupTable& table : tables_) table.Shrink(static_cast<size_t>((tokens + block_tokens_ - 1) / block_tokens_));
+  tokens_.resize(static_cast<size_t>(tokens));
+  keys_.resize(static_cast<size_t>(tokens / block_tokens_));
+  for (uint64_t& written : written_) written = std::min(written, tokens);
 }
 
 absl::StatusOr<std::unique_ptr<Sequence>> Sequence::Fork(absl::Time deadline) {

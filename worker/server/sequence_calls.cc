@@ -1,4 +1,4 @@
-// OpenSequence, AppendKv, Attend, Fork, Truncate, CloseSequence, Session.
+// OpenSequence, AppendKv, Accept, Attend, Fork, Truncate, CloseSequence, Session.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -25,12 +25,20 @@ constexpr uint64_t kAttendScores = uint64_t{1} << 24;
 // Of an answer's floats; the message around them takes little.
 constexpr uint64_t kMaxAnswerBytes = kMaxMessageBytes - (uint64_t{1} << 16);
 
-// Makes `ids` the sequence's last tokens, up to position `end`; a repeated call finds them there. INVALID_ARGUMENT:
-// they neither follow the known tokens nor equal them.
-absl::Status ExtendTo(uint64_t end, const std::vector<uint32_t>& ids, Sequence& sequence) {
+// Makes `ids`, the last `drafts` of them drafts, the sequence's last tokens, up to position `end`; a repeated call
+// finds them there. INVALID_ARGUMENT: they neither follow the known tokens nor equal them, or accepted ones follow
+// drafts.
+absl::Status ExtendTo(uint64_t end, std::span<const uint32_t> ids, size_t drafts, Sequence& sequence) {
+  if (drafts > ids.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("draft_tokens: ", drafts, " of ", ids.size(), " token_ids"));
+  }
   if (ids.empty()) return absl::OkStatus();
   const std::vector<uint32_t>& known = sequence.tokens();
-  if (known.size() + ids.size() == end) return sequence.Extend(ids);
+  if (known.size() + ids.size() == end) {
+    KVMESH_RETURN_IF_ERROR(CheckTokenCount(end, "token_ids"));
+    KVMESH_RETURN_IF_ERROR(sequence.Extend(ids.first(ids.size() - drafts)));
+    return sequence.ExtendWithDrafts(ids.last(drafts));
+  }
   if (known.size() == end && ids.size() <= end && std::equal(ids.rbegin(), ids.rend(), known.rbegin())) {
     return absl::OkStatus();
   }
@@ -184,6 +192,7 @@ absl::Status WorkerService::Append(const grpc::ServerContext& context, const v1:
 
   absl::StatusOr<SequenceTable::Borrowed> sequence = BorrowFor(context, request.sequence_id());
   if (!sequence.ok()) return sequence.status();
+  const std::span<const uint32_t> ids(request.token_ids().data(), static_cast<size_t>(request.token_ids_size()));
   const uint64_t end = request.start_position() + request.tokens();
   if (end < request.start_position()) return absl::InvalidArgumentError("start_position: out of range");
   if (request.start_position() > (*sequence)->written(static_cast<int32_t>(request.first_layer()))) {
@@ -191,7 +200,7 @@ absl::Status WorkerService::Append(const grpc::ServerContext& context, const v1:
                                                    " leaves a gap after position ",
                                                    (*sequence)->written(static_cast<int32_t>(request.first_layer()))));
   }
-  KVMESH_RETURN_IF_ERROR(ExtendTo(end, {request.token_ids().begin(), request.token_ids().end()}, **sequence));
+  KVMESH_RETURN_IF_ERROR(ExtendTo(end, ids, request.draft_tokens(), **sequence));
   const int32_t first_layer = static_cast<int32_t>(request.first_layer());
   const int32_t layers = static_cast<int32_t>(request.layers());
   const absl::Time deadline = CallDeadline(context, *core_.options().clock);
@@ -208,6 +217,16 @@ absl::Status WorkerService::Append(const grpc::ServerContext& context, const v1:
   response.set_computed_tokens((*sequence)->ready());
   for (const uint32_t block : (*sequence)->table(0).ids()) response.add_block_table(block);
   return absl::OkStatus();
+}
+
+grpc::Status WorkerService::Accept(grpc::ServerContext* context, const v1::AcceptRequest* request,
+                                   v1::AcceptResponse* response) {
+  SlowCallLog call("worker", "Accept", *context, core_.options().slow_call);
+  absl::StatusOr<SequenceTable::Borrowed> sequence = BorrowFor(*context, request->sequence_id());
+  if (!sequence.ok()) return call.Finish(sequence.status());
+  const absl::Status status = (*sequence)->Accept(request->tokens());
+  response->set_computed_tokens((*sequence)->ready());
+  return call.Finish(status);
 }
 
 grpc::Status WorkerService::Attend(grpc::ServerContext* context, const v1::AttendRequest* request,

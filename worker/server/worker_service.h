@@ -35,6 +35,8 @@ class WorkerService final : public BlockStreamService {
                         v1::AppendKvResponse* response) override;
   grpc::Status Attend(grpc::ServerContext* context, const v1::AttendRequest* request,
                       v1::AttendResponse* response) override;
+  grpc::Status Accept(grpc::ServerContext* context, const v1::AcceptRequest* request,
+                      v1::AcceptResponse* response) override;
   grpc::Status Fork(grpc::ServerContext* context, const v1::ForkRequest* request, v1::ForkResponse* response) override;
   grpc::Status Truncate(grpc::ServerContext* context, const v1::TruncateRequest* request,
                         v1::TruncateResponse* response) override;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <random>
+#include <set>
 #include <vector>
 
 #include "tests/unit/worker/engine/sequence_world.h"
@@ -43,17 +45,19 @@ TEST_F(SequenceTest, BlocksAreSealedWhenAllLayersAreWritten) {
 TEST_F(SequenceTest, ALayerMayNotLeaveAGap) {
   std::unique_ptr<Sequence> sequence = world_.NewSequence(TokensFrom(0, 40));
   world_.Append(*sequence, 0, 10, 0, 1);
-  EXPECT_THAT(sequence->PrepareSlots(10, 1, 1, 1).status().ToString(), HasSubstr("start_position: 10 leaves a gap"));
-  EXPECT_THAT(sequence->PrepareSlots(10, 1).status().ToString(), HasSubstr("gap after position 0"));
-  EXPECT_TRUE(sequence->PrepareSlots(10, 1, 0, 1).ok());
-  EXPECT_THAT(sequence->PrepareSlots(10, 31, 0, 1).status().ToString(), HasSubstr("beyond the 40 known tokens"));
-  EXPECT_TRUE(absl::IsInvalidArgument(sequence->PrepareSlots(~uint64_t{0}, 2).status()));
+  EXPECT_THAT(sequence->PrepareSlots(10, 1, 1, 1, kNoDeadline).status().ToString(),
+              HasSubstr("start_position: 10 leaves a gap"));
+  EXPECT_THAT(sequence->PrepareSlots(10, 1, kNoDeadline).status().ToString(), HasSubstr("gap after position 0"));
+  EXPECT_TRUE(sequence->PrepareSlots(10, 1, 0, 1, kNoDeadline).ok());
+  EXPECT_THAT(sequence->PrepareSlots(10, 31, 0, 1, kNoDeadline).status().ToString(),
+              HasSubstr("beyond the 40 known tokens"));
+  EXPECT_TRUE(absl::IsInvalidArgument(sequence->PrepareSlots(~uint64_t{0}, 2, kNoDeadline).status()));
 }
 
 TEST_F(SequenceTest, PositionsThatAreReadyHaveNoSlot) {
   std::unique_ptr<Sequence> sequence = world_.NewSequence(TokensFrom(0, 20));
   world_.Append(*sequence, 0, 18);
-  const absl::StatusOr<Sequence::GroupSlots> slots = sequence->PrepareSlots(15, 5);
+  const absl::StatusOr<Sequence::GroupSlots> slots = sequence->PrepareSlots(15, 5, kNoDeadline);
   ASSERT_TRUE(slots.ok());
   const int64_t tail = int64_t{sequence->table(0).ids()[1]} * kTestBlockTokens;
   EXPECT_EQ(*slots, (Sequence::GroupSlots{{-1, -1, -1, tail + 2, tail + 3}}));
@@ -68,7 +72,7 @@ TEST_F(SequenceTest, TheLastTokenIsAlwaysComputed) {
   std::unique_ptr<Sequence> whole = world_.Resumed(TokensFrom(0, 32));
   EXPECT_EQ(whole->ready(), 32u);
   EXPECT_EQ(whole->computed_tokens(), 31u);
-  EXPECT_EQ(*whole->PrepareSlots(31, 1), (Sequence::GroupSlots{{-1}}));
+  EXPECT_EQ(*whole->PrepareSlots(31, 1, kNoDeadline), (Sequence::GroupSlots{{-1}}));
   EXPECT_EQ(world_.Resumed(TokensFrom(0, 1))->computed_tokens(), 0u);
 }
 
@@ -94,7 +98,7 @@ TEST_F(SequenceTest, AResumedPrefixIsTheSealedOneAndGrows) {
 TEST_F(SequenceTest, AForkSharesSealedBlocksAndCopiesTheTail) {
   std::unique_ptr<Sequence> parent = world_.NewSequence(TokensFrom(0, 40));
   world_.AppendAll(*parent);
-  absl::StatusOr<std::unique_ptr<Sequence>> fork = parent->Fork();
+  absl::StatusOr<std::unique_ptr<Sequence>> fork = parent->Fork(kNoDeadline);
   ASSERT_TRUE(fork.ok());
   const std::vector<uint32_t> ours = parent->table(0).ids(), theirs = (*fork)->table(0).ids();
   EXPECT_EQ(std::vector(ours.begin(), ours.begin() + 2), std::vector(theirs.begin(), theirs.begin() + 2));
@@ -122,7 +126,7 @@ TEST_F(SequenceTest, TruncationInsideASealedBlockCopiesItAndLeavesItToOthers) {
   world_.AppendAll(*sequence);
   const std::vector<BlockKey> keys(sequence->keys().begin(), sequence->keys().end());
   const std::vector<uint32_t> table = sequence->table(0).ids();
-  ASSERT_TRUE(sequence->Truncate(20).ok());
+  ASSERT_TRUE(sequence->Truncate(20, kNoDeadline).ok());
   EXPECT_EQ(sequence->ready(), 20u);
   EXPECT_EQ(sequence->keys().size(), 1u);
   ASSERT_EQ(sequence->table(0).ids().size(), 2u);
@@ -144,14 +148,14 @@ TEST_F(SequenceTest, TruncationAtABlockEndAndInTheTailCopiesNothing) {
   std::unique_ptr<Sequence> sequence = world_.NewSequence(TokensFrom(0, 40));
   world_.AppendAll(*sequence);
   const std::vector<uint32_t> table = sequence->table(0).ids();
-  ASSERT_TRUE(sequence->Truncate(35).ok());
+  ASSERT_TRUE(sequence->Truncate(35, kNoDeadline).ok());
   EXPECT_EQ(sequence->table(0).ids(), table);
   EXPECT_EQ(sequence->ready(), 35u);
-  ASSERT_TRUE(sequence->Truncate(32).ok());
+  ASSERT_TRUE(sequence->Truncate(32, kNoDeadline).ok());
   EXPECT_EQ(sequence->table(0).ids(), std::vector(table.begin(), table.begin() + 2));
   EXPECT_EQ(private_blocks(), 0u);
-  EXPECT_THAT(sequence->Truncate(33).ToString(), HasSubstr("tokens: 33 to keep, the sequence has 32"));
-  ASSERT_TRUE(sequence->Truncate(0).ok());
+  EXPECT_THAT(sequence->Truncate(33, kNoDeadline).ToString(), HasSubstr("tokens: 33 to keep, the sequence has 32"));
+  ASSERT_TRUE(sequence->Truncate(0, kNoDeadline).ok());
   EXPECT_TRUE(sequence->table(0).ids().empty());
   EXPECT_EQ(sequence->ready(), 0u);
   world_.ExpectBalanced();
@@ -162,7 +166,7 @@ TEST_F(SequenceTest, TruncationWithoutRoomForTheCopyChangesNothing) {
   std::unique_ptr<Sequence> sequence = world.NewSequence(TokensFrom(0, 32));
   world.AppendAll(*sequence);
   const std::vector<uint32_t> table = sequence->table(0).ids();
-  EXPECT_TRUE(absl::IsResourceExhausted(sequence->Truncate(20)));
+  EXPECT_TRUE(absl::IsResourceExhausted(sequence->Truncate(20, kNoDeadline)));
   EXPECT_EQ(sequence->table(0).ids(), table);
   EXPECT_EQ(sequence->tokens().size(), 32u);
   EXPECT_EQ(sequence->ready(), 32u);
@@ -174,7 +178,7 @@ TEST_F(SequenceTest, SlotsWithoutRoomForAllOfThemLeaveTheRoomToOthers) {
   std::unique_ptr<Sequence> sequence = world.NewSequence(TokensFrom(0, 80));
   world.Append(*sequence, 0, 20);
   const std::vector<uint32_t> table = sequence->table(0).ids();
-  EXPECT_TRUE(absl::IsResourceExhausted(sequence->PrepareSlots(20, 60).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(sequence->PrepareSlots(20, 60, kNoDeadline).status()));
   EXPECT_EQ(sequence->table(0).ids(), table);
   EXPECT_EQ(world.store->GetBooks().private_blocks, 1u);
   EXPECT_EQ(sequence->ready(), 20u);
@@ -191,7 +195,7 @@ TEST_F(SequenceTest, AForkWithoutRoomForTheTailIsRefusedAndLeavesNothing) {
   SequenceWorld world({.device_slots = 3, .max_pinned_fraction = 1.0});
   std::unique_ptr<Sequence> sequence = world.NewSequence(TokensFrom(0, 40));
   world.AppendAll(*sequence);
-  EXPECT_TRUE(absl::IsResourceExhausted(sequence->Fork().status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(sequence->Fork(kNoDeadline).status()));
   EXPECT_EQ(world.store->GetBooks().private_blocks, 1u);
   sequence.reset();
   world.ExpectBalanced();
@@ -206,7 +210,7 @@ TEST_F(SequenceTest, GoesOnPrivatelyWhenItsPrefixIsErasedUnderIt) {
   EXPECT_EQ(sequence->ready(), 64u);
   EXPECT_TRUE(world_.HoldsItsTokens(*sequence));
   EXPECT_EQ(world_.Lookup(sequence->keys())[0], 0u);
-  absl::StatusOr<std::unique_ptr<Sequence>> fork = sequence->Fork();
+  absl::StatusOr<std::unique_ptr<Sequence>> fork = sequence->Fork(kNoDeadline);
   ASSERT_TRUE(fork.ok());
   EXPECT_TRUE(world_.HoldsItsTokens(**fork));
   ASSERT_TRUE((*fork)->Extend(TokensFrom(64, 32)).ok());
@@ -225,7 +229,7 @@ TEST_F(SequenceTest, WithoutPublishingNothingIsFindable) {
   EXPECT_TRUE(world_.HoldsItsTokens(*sequence));
   EXPECT_EQ(world_.Lookup(sequence->keys())[0], 0u);
   EXPECT_EQ(private_blocks(), 3u);
-  ASSERT_TRUE(sequence->Truncate(20).ok());
+  ASSERT_TRUE(sequence->Truncate(20, kNoDeadline).ok());
   EXPECT_EQ(private_blocks(), 2u);
 }
 
@@ -253,7 +257,7 @@ TEST_F(SequenceTest, AClaimEndsBlockByBlockAndWithTheSequence) {
   world_.Append(*sequence, 0, 20);
   EXPECT_TRUE(flight.Wait(keys[0], absl::InfinitePast()));
   EXPECT_FALSE(flight.Wait(keys[1], absl::InfinitePast()));
-  ASSERT_TRUE(sequence->Truncate(18).ok());
+  ASSERT_TRUE(sequence->Truncate(18, kNoDeadline).ok());
   EXPECT_EQ(flight.claimed(), 0u);
 
   ResumeResult more{.held = std::vector<std::vector<HeldBlock>>(1), .found_in = {}, .to_compute = {}};
@@ -265,15 +269,196 @@ TEST_F(SequenceTest, AClaimEndsBlockByBlockAndWithTheSequence) {
   EXPECT_EQ(flight.claimed(), 0u);
 }
 
+TEST_F(SequenceTest, DraftsAreSealedOnceAccepted) {
+  std::unique_ptr<Sequence> sequence = world_.NewSequence(TokensFrom(0, 30));
+  EXPECT_EQ(sequence->accepted(), 30u);
+  world_.AppendAll(*sequence);
+  ASSERT_TRUE(sequence->ExtendWithDrafts(TokensFrom(30, 20)).ok());
+  world_.AppendAll(*sequence);
+  EXPECT_EQ(sequence->ready(), 50u);
+  EXPECT_EQ(sequence->accepted(), 30u);
+  EXPECT_EQ(sequence->keys().size(), 3u);
+  EXPECT_EQ(world_.Lookup(sequence->keys())[0], 1u);
+  EXPECT_EQ(world_.Resumed(TokensFrom(0, 50))->ready(), 16u);
+  EXPECT_EQ(private_blocks(), 3u);
+  EXPECT_TRUE(world_.HoldsItsTokens(*sequence));
+
+  ASSERT_TRUE(sequence->Accept(40).ok());
+  EXPECT_EQ(sequence->tokens(), TokensFrom(0, 40));
+  EXPECT_EQ(sequence->accepted(), 40u);
+  EXPECT_EQ(sequence->ready(), 40u);
+  EXPECT_EQ(private_blocks(), 1u);
+  EXPECT_EQ(world_.Lookup(sequence->keys())[0], 2u);
+  EXPECT_TRUE(sequence->Accept(40).ok()) << "twice is once";
+  ASSERT_TRUE(sequence->Extend(TokensFrom(40, 8)).ok());
+  world_.AppendAll(*sequence);
+  EXPECT_EQ(world_.Resumed(TokensFrom(0, 48))->ready(), 48u);
+  EXPECT_TRUE(world_.HoldsItsTokens(*sequence));
+  sequence.reset();
+  world_.ExpectBalanced();
+}
+
+TEST_F(SequenceTest, DraftsAcceptedBeforeTheirLastLayerAreSealedWithIt) {
+  std::unique_ptr<Sequence> sequence = world_.NewSequence(TokensFrom(0, 10));
+  world_.AppendAll(*sequence);
+  ASSERT_TRUE(sequence->ExtendWithDrafts(TokensFrom(10, 6)).ok());
+  world_.Append(*sequence, 10, 6, 0, 1);
+  ASSERT_TRUE(sequence->Accept(16).ok());
+  EXPECT_EQ(world_.Lookup(sequence->keys())[0], 0u);
+  world_.Append(*sequence, 10, 6, 1, 1);
+  EXPECT_EQ(world_.Lookup(sequence->keys())[0], 1u);
+}
+
+TEST_F(SequenceTest, DroppedDraftsCopyNothingAndLeaveClaimsAlone) {
+  SequenceWorld world({.device_slots = 3, .max_pinned_fraction = 1.0});
+  SingleFlight flight(world.clock);
+  std::unique_ptr<Sequence> sequence = world.NewSequence(TokensFrom(0, 32));
+  ResumeResult resumed{.held = std::vector<std::vector<HeldBlock>>(1), .found_in = {}, .to_compute = {}};
+  resumed.to_compute = flight.ClaimLeading(sequence->keys());
+  sequence->Adopt(std::move(resumed));
+  world.Append(*sequence, 0, 16);
+  ASSERT_TRUE(sequence->ExtendWithDrafts(TokensFrom(90, 16)).ok());
+  world.Append(*sequence, 16, 32);
+  // The pool is full. Nothing of the second block is a draft, so that it is sealed.
+  const std::vector<uint32_t> table = sequence->table(0).ids();
+  EXPECT_EQ(world.Lookup(sequence->keys())[0], 2u);
+  ASSERT_TRUE(sequence->Truncate(40, kNoDeadline).ok());
+  EXPECT_EQ(sequence->accepted(), 32u) << "drafts that are kept stay drafts";
+  EXPECT_EQ(sequence->table(0).ids(), table);
+  ASSERT_TRUE(sequence->Accept(32).ok());
+  EXPECT_EQ(sequence->table(0).ids(), std::vector(table.begin(), table.begin() + 2));
+  EXPECT_EQ(world.store->GetBooks().private_blocks, 0u);
+
+  std::unique_ptr<Sequence> fresh = world.NewSequence(TokensFrom(500, 32));
+  ResumeResult more{.held = std::vector<std::vector<HeldBlock>>(1), .found_in = {}, .to_compute = {}};
+  more.to_compute = flight.ClaimLeading(fresh->keys());
+  fresh->Adopt(std::move(more));
+  ASSERT_TRUE(fresh->ExtendWithDrafts(TokensFrom(600, 4)).ok());
+  ASSERT_TRUE(fresh->Truncate(33, kNoDeadline).ok());
+  EXPECT_EQ(flight.claimed(), 2u);
+  ASSERT_TRUE(fresh->Truncate(31, kNoDeadline).ok());
+  EXPECT_EQ(flight.claimed(), 0u);
+  EXPECT_EQ(fresh->accepted(), 31u);
+}
+
+TEST_F(SequenceTest, AcceptanceNeitherGoesBackNorBeyondTheTokens) {
+  std::unique_ptr<Sequence> sequence = world_.NewSequence(TokensFrom(0, 20));
+  ASSERT_TRUE(sequence->ExtendWithDrafts(TokensFrom(20, 4)).ok());
+  ASSERT_TRUE(sequence->ExtendWithDrafts(TokensFrom(24, 4)).ok());
+  EXPECT_THAT(sequence->Extend(TokensFrom(28, 1)).ToString(), HasSubstr("tokens: behind 8 drafts"));
+  EXPECT_THAT(sequence->Accept(19).ToString(), HasSubstr("tokens: 19 to accept, must be 20"));
+  EXPECT_THAT(sequence->Accept(29).ToString(), HasSubstr("to 28 (known)"));
+  EXPECT_TRUE(absl::IsInvalidArgument(sequence->Accept(~uint64_t{0})));
+  EXPECT_EQ(sequence->tokens(), TokensFrom(0, 28));
+  EXPECT_EQ(sequence->accepted(), 20u);
+  ASSERT_TRUE(sequence->Accept(26).ok());
+  EXPECT_TRUE(sequence->Extend(TokensFrom(26, 1)).ok());
+  EXPECT_EQ(sequence->accepted(), 27u);
+}
+
+TEST_F(SequenceTest, AForksDraftsAreItsOwn) {
+  std::unique_ptr<Sequence> parent = world_.NewSequence(TokensFrom(0, 20));
+  ASSERT_TRUE(parent->ExtendWithDrafts(TokensFrom(20, 16)).ok());
+  world_.AppendAll(*parent);
+  absl::StatusOr<std::unique_ptr<Sequence>> fork = parent->Fork(kNoDeadline);
+  ASSERT_TRUE(fork.ok());
+  EXPECT_EQ((*fork)->accepted(), 20u);
+  ASSERT_TRUE(parent->Accept(20).ok());
+  EXPECT_EQ(world_.Resumed(TokensFrom(0, 36))->ready(), 16u);
+  ASSERT_TRUE((*fork)->Accept(36).ok());
+  EXPECT_EQ(world_.Resumed(TokensFrom(0, 36))->ready(), 32u);
+  EXPECT_TRUE(world_.HoldsItsTokens(**fork));
+}
+
+TEST_F(SequenceTest, DraftsAreNotFoundAfterARestart) {
+  SequenceWorld world({.device_slots = 16, .disk_blocks = 64, .max_pinned_fraction = 1.0});
+  std::unique_ptr<Sequence> sequence = world.NewSequence(TokensFrom(0, 32));
+  ASSERT_TRUE(sequence->ExtendWithDrafts(TokensFrom(32, 32)).ok());
+  world.AppendAll(*sequence);
+  const std::vector<BlockKey> drafted(sequence->keys().begin(), sequence->keys().end());
+  ASSERT_TRUE(sequence->Accept(48).ok());
+  ASSERT_TRUE(sequence->Extend(TokensFrom(900, 16)).ok());
+  world.AppendAll(*sequence);
+  const std::vector<BlockKey> accepted(sequence->keys().begin(), sequence->keys().end());
+  world.Churn(TestRoot(8), 40);
+  sequence.reset();
+  world.Churn(TestRoot(8), 40);
+  world.Restart();
+  EXPECT_EQ(world.Acquire(drafted).pins.size(), 3u);
+  EXPECT_EQ(world.Acquire(accepted).pins.size(), 4u);
+}
+
+// The literal rule: a chain is found as far as some sequence had all its positions written, in all layers, and
+// accepted.
+TEST_F(SequenceTest, RandomDraftingNeverShowsADraftAndNeverHidesAnAcceptedBlock) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    SequenceWorld world({.device_slots = 512, .max_pinned_fraction = 1.0});
+    std::mt19937_64 random(seed);
+    std::vector<std::unique_ptr<Sequence>> sequences;
+    sequences.push_back(world.NewSequence(TokensFrom(0, 1 + random() % 40)));
+    std::set<BlockKey> findable;
+    std::vector<std::vector<BlockKey>> seen;
+    uint32_t next_token = 1000;
+    for (int step = 0; step < 120; ++step) {
+      Sequence& sequence = *sequences[random() % sequences.size()];
+      const uint64_t size = sequence.tokens().size();
+      const uint64_t count = 1 + random() % 12;
+      switch (random() % 8) {
+        case 0:
+        case 1:
+          EXPECT_EQ(sequence.Extend(TokensFrom(next_token, count)).ok(), sequence.accepted() == size);
+          break;
+        case 2:
+        case 3:
+          ASSERT_TRUE(sequence.ExtendWithDrafts(TokensFrom(next_token, count)).ok());
+          break;
+        case 4:
+          ASSERT_TRUE(sequence.Accept(sequence.accepted() + random() % (size - sequence.accepted() + 1)).ok());
+          break;
+        case 5:
+          if (random() % 4 == 0) {
+            ASSERT_TRUE(sequence.Truncate(random() % (size + 1), kNoDeadline).ok());
+          }
+          break;
+        case 6:
+          if (sequences.size() < 4) sequences.push_back(*sequence.Fork(kNoDeadline));
+          break;
+        default: {
+          const int32_t layer = static_cast<int32_t>(random() % 2);
+          const uint64_t written = sequence.written(layer);
+          world.Append(sequence, written, random() % (size - written + 1), layer, 1);
+        }
+      }
+      next_token += 16;
+      for (const auto& each : sequences) {
+        const uint64_t blocks = std::min(each->ready(), each->accepted()) / kTestBlockTokens;
+        for (uint64_t i = 0; i < blocks; ++i) findable.insert(each->keys()[i]);
+        seen.emplace_back(each->keys().begin(), each->keys().end());
+        ASSERT_TRUE(world.HoldsItsTokens(*each)) << "step " << step;
+      }
+      const auto& chain = seen[random() % seen.size()];
+      const auto end =
+          std::find_if(chain.begin(), chain.end(), [&](const BlockKey& key) { return findable.count(key) == 0; });
+      ASSERT_EQ(world.Lookup(chain)[0], static_cast<uint32_t>(end - chain.begin())) << "step " << step;
+    }
+    for (const auto& chain : seen) {
+      for (uint32_t i = world.Lookup(chain)[0]; i < chain.size(); ++i) ASSERT_EQ(findable.count(chain[i]), 0u);
+    }
+    sequences.clear();
+    world.ExpectBalanced();
+  }
+}
+
 TEST_F(SequenceTest, TokensAndBlocksAreBounded) {
   std::unique_ptr<Sequence> sequence = world_.NewSequence(TokensFrom(0, kMaxPromptTokens - 1));
   EXPECT_TRUE(sequence->Extend(TokensFrom(0, 1)).ok());
   EXPECT_THAT(sequence->Extend(TokensFrom(0, 1)).ToString(), HasSubstr("tokens: 1048577, the limit is 1048576"));
   EXPECT_EQ(sequence->tokens().size(), kMaxPromptTokens);
 
-  EXPECT_TRUE(absl::IsResourceExhausted(sequence->PrepareSlots(0, 33 * kTestBlockTokens).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(sequence->PrepareSlots(0, 33 * kTestBlockTokens, kNoDeadline).status()));
   EXPECT_EQ(sequence->ready(), 0u);
-  EXPECT_TRUE(sequence->PrepareSlots(0, 32 * kTestBlockTokens).ok());
+  EXPECT_TRUE(sequence->PrepareSlots(0, 32 * kTestBlockTokens, kNoDeadline).ok());
 }
 
 }  // namespace

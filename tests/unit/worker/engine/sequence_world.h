@@ -19,6 +19,8 @@ inline std::vector<uint32_t> TokensFrom(uint32_t first, size_t count) {
   return tokens;
 }
 
+inline constexpr absl::Time kNoDeadline = absl::InfiniteFuture();
+
 class SequenceWorld : public StoreWorld {
  public:
   explicit SequenceWorld(const StoreShape& shape) : StoreWorld(shape) {}
@@ -40,7 +42,8 @@ class SequenceWorld : public StoreWorld {
   // Writes positions [start, start + count) of the layers, as AppendKv does.
   void Append(Sequence& sequence, uint64_t start, uint64_t count, int32_t first_layer = 0,
               int32_t layers = kTestLayout.layers) {
-    const absl::StatusOr<Sequence::GroupSlots> slots = sequence.PrepareSlots(start, count, first_layer, layers);
+    const absl::StatusOr<Sequence::GroupSlots> slots =
+        sequence.PrepareSlots(start, count, first_layer, layers, kNoDeadline);
     ASSERT_TRUE(slots.ok()) << slots.status();
     const std::vector<int64_t>& chain = (*slots)[0];
     ASSERT_EQ(chain.size(), count);
