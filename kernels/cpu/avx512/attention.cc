@@ -31,6 +31,7 @@ void AttendRows(const AttentionCall&, const AttentionRows&, KeyRange, RowStates)
 #include "kernels/cpu/avx512/scratch.h"
 #include "kernels/cpu/avx512/target.h"
 #include "kernels/cpu/avx512/value-inl.h"
+#include "kernels/cpu/avx512/weigh-inl.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/stored_rows.h"
 
@@ -38,6 +39,7 @@ namespace kvmesh::avx512 {
 namespace {
 
 constexpr float kLog2E = 1.44269504088896341f;
+constexpr int kFewRows = 8;
 
 // A call, with what follows from it.
 struct Shape {
@@ -176,7 +178,7 @@ namespace {
 
 void BeginRows(const Shape& shape, KeyRange keys, Scratch& s) {
   const int64_t window = shape.call.params.window;
-  s.query_stride = int64_t{shape.columns} * 4 * kVector * (shape.stored == Stored::kF32 ? 1 : 2);
+  s.query_stride = int64_t{shape.columns} * kVector * (shape.stored == Stored::kF32 ? 1 : 2);
   s.acc_stride = shape.dim;
   alignas(kVector) float query[kMaxDim];
   std::fill_n(query + shape.head_dim, shape.dim - shape.head_dim, 0.0f);
@@ -190,13 +192,13 @@ void BeginRows(const Shape& shape, KeyRange keys, Scratch& s) {
         const __m512 scale = _mm512_set1_ps(shape.in_scale);
         const Bf16Digits digits = SplitBf16(_mm512_mul_ps(_mm512_load_ps(query + c * 32), scale),
                                             _mm512_mul_ps(_mm512_load_ps(query + c * 32 + 16), scale));
-        StoreQuery<Stored::kBf16>(digits.high, c, 0, s.Query(r));
-        StoreQuery<Stored::kBf16>(digits.low, c, 1, s.Query(r));
+        _mm512_store_si512(s.Query(r) + c * kVector, digits.high);
+        _mm512_store_si512(s.Query(r) + (shape.columns + c) * kVector, digits.low);
       }
     } else {
       for (int c = 0; c < shape.columns; ++c) {
         const __m512 scaled = _mm512_mul_ps(_mm512_load_ps(query + c * 16), _mm512_set1_ps(shape.in_scale));
-        StoreQuery<Stored::kF32>(_mm512_castps_si512(scaled), c, 0, s.Query(r));
+        _mm512_store_ps(s.Query(r) + c * kVector, scaled);
       }
     }
     const int64_t end = shape.rows.Position(r, shape.group) + 1;
@@ -241,29 +243,20 @@ void AddRows(int first, int last, const std::byte* const* values, const std::byt
   if (r < last) AddValues<kStored, 1>(values, next, range, r, vectors, s);
 }
 
-template <Stored kStored>
-void ScoreTile(const Shape& shape, const TileRows& rows, const std::byte* const* next, int first, int last,
-               TileRange seen, Scratch& s) {
-  int r = first;
-  for (; r + 4 <= last; r += 4) {
-    ScoreRows<kStored, 4>(rows, next, r, shape.columns, seen, s);
-    next = rows.key;
-  }
-  if (r + 2 <= last) {
-    ScoreRows<kStored, 2>(rows, next, r, shape.columns, seen, s);
-    next = rows.key;
-    r += 2;
-  }
-  if (r < last) ScoreRows<kStored, 1>(rows, next, r, shape.columns, seen, s);
-}
-
 // One kv head's rows, from row `base` on, against a tile. next: rows that come after these, or null for none.
 template <Stored kStored>
 void AttendTile(const Shape& shape, const Tile& tile, const TileRows& rows, const TileRows* next, int base,
                 Scratch& s) {
   const std::byte* const* next_keys = next == nullptr ? rows.key : next->key;
   const std::byte* const* next_values = next == nullptr ? rows.value : next->value;
-  ScoreTile<kStored>(shape, rows, next_keys, base + tile.first, base + tile.last, tile.seen, s);
+  const int first_row = base + tile.first, last_row = base + tile.last;
+  // A few rows over fp32 keys are bound by memory, which prefers to be read block by block; all else by the sums.
+  constexpr int kFewKeys = kStored == Stored::kF32 ? 16 : kTile;
+  if (last_row - first_row <= kFewRows) {
+    ScoreTile<kStored, kFewKeys>(rows.key, next_keys, first_row, last_row, shape.columns, tile.seen, s);
+  } else {
+    ScoreTile<kStored, kTile>(rows.key, next_keys, first_row, last_row, shape.columns, tile.seen, s);
+  }
   for (int r = tile.first; r < tile.last; ++r) {
     WeighRow<kStored>(rows, base + r, tile.ranges[r], shape.log2_cap, s);
   }

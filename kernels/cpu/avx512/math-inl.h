@@ -58,6 +58,14 @@ KVMESH_AVX512_INLINE __m512i AddDotBytes(__m512i sum, __m512i a, __m512i b) {
   return sum;
 }
 
+// 64 elements, 16 in each of four vectors of 32-bit integers, as bytes in order.
+KVMESH_AVX512_INLINE __m512i PackBytes(const __m512i (&words)[4]) {
+  __m512i out = _mm512_castsi128_si512(_mm512_cvtepi32_epi8(words[0]));
+  out = _mm512_inserti32x4(out, _mm512_cvtepi32_epi8(words[1]), 1);
+  out = _mm512_inserti32x4(out, _mm512_cvtepi32_epi8(words[2]), 2);
+  return _mm512_inserti32x4(out, _mm512_cvtepi32_epi8(words[3]), 3);
+}
+
 // 32 numbers as two bf16 numbers each, whose sum is within 2^-16 of them.
 struct Bf16Digits {
   __m512i high;

@@ -29,9 +29,8 @@ struct TileRange {
   friend bool operator==(const TileRange&, const TileRange&) = default;
 };
 
-// A query as the score loop reads it: for each vector of a key's row, for each 32 bits of a 128-bit lane, a vector that
-// holds them four times in each lane; with two digits, their vectors alternate.
-inline constexpr int kQueryBytes = kMaxDim * 4 * 4;
+// A query as the score loop reads it: its elements, or those of its high digit and then those of its low one.
+inline constexpr int kQueryBytes = kMaxDim * 4;
 
 // A tile, and which of the rows of each kv head see it: those of one run, as later rows see later keys.
 struct Tile {
@@ -50,7 +49,7 @@ struct TileRows {
   alignas(kVector) float value_descale[kTile];
 };
 
-// About 900 KiB; one per thread. dim: head_dim rounded up to whole vectors.
+// About 600 KiB; one per thread. dim: head_dim rounded up to whole vectors.
 struct alignas(kVector) Scratch {
   int64_t query_stride = 0;  // bytes
   int64_t acc_stride = 0;    // elements
@@ -58,6 +57,7 @@ struct alignas(kVector) Scratch {
   float query_scale[kMostRows];                     // int8: score = (sum - query_bias) * scale * the key's descale
   int32_t query_bias[kMostRows];                    // int8: what the offset of unsigned keys adds
   alignas(kVector) float scores[kMostRows][kTile];  // in log2 units
+  alignas(kVector) int32_t keys[16 * kTile];        // [word of a column][key]: transposed keys
   alignas(
       kVector) float weights[kMostRows][kTile];  // fp32: weights; bf16: 64 high digits, then 64 low ones; int8 likewise
   float weight_scale[kMostRows];                 // int8: weight * the value's descale = digits * scale
