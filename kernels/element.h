@@ -67,7 +67,7 @@ inline constexpr int32_t kInt8Max = 127;
 inline constexpr int32_t kInt4Max = 7;
 
 // Element `index` of a run of elements of `format` as fp32, before any descale. REQUIRES: format specified.
-inline float LoadElement(const std::byte* run, int64_t index, KvFormat format) {
+KVMESH_HOST_DEVICE inline float LoadElement(const std::byte* run, int64_t index, KvFormat format) {
   switch (format) {
     case KvFormat::kF16:
     case KvFormat::kBf16: {
@@ -95,7 +95,7 @@ inline float LoadElement(const std::byte* run, int64_t index, KvFormat format) {
 
 // Writes x, rounded and clamped to `format`, as element `index` of a run; other elements stay. REQUIRES: format
 // specified; x is not a NaN for kInt8 and kInt4.
-inline void StoreElement(float x, std::byte* run, int64_t index, KvFormat format) {
+KVMESH_HOST_DEVICE inline void StoreElement(float x, std::byte* run, int64_t index, KvFormat format) {
   switch (format) {
     case KvFormat::kF16:
     case KvFormat::kBf16: {

@@ -17,7 +17,7 @@ struct KvPoolView {
   int64_t slots = 0;
   BlockLayout layout;
 
-  std::byte* At(int64_t block_id, int64_t layer, int64_t kv, int64_t kv_head, int64_t token) const {
+  constexpr std::byte* At(int64_t block_id, int64_t layer, int64_t kv, int64_t kv_head, int64_t token) const {
     return base + block_id * slot_stride + layout.Offset(layer, kv, kv_head, token);
   }
 };
