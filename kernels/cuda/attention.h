@@ -6,6 +6,7 @@
 // every one; else bf16, fp8 and int8 up to 128); fp32 and int4 pools, MLA, and what is not compiled in, through plain
 // fp32 arithmetic. On tensor cores weights are rounded to the pool's type, or to bf16 for one-byte formats, and a query
 // goes in as a rounded number plus a rounded rest; fp16 pools take queries up to 65504.
+// Descales stand at multiples of 4 bytes.
 //
 // Determinism: no atomics. A sequence of at most 16 queries has its keys split at multiples of 512 positions and the
 // states merged in order; one of more queries is computed in one go. For either kind a query's result is the same bits

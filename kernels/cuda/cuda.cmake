@@ -57,6 +57,17 @@ if(KVMESH_HAVE_CUDA)
   if(KVMESH_CUDA_FULL)
     target_compile_definitions(kvmesh_kernels_cuda PRIVATE KVMESH_CUDA_FULL=1)
   endif()
+
+  # What the tests and the checking program share; and that program, which needs no GoogleTest.
+  add_library(kvmesh_kernels_cuda_check STATIC cuda/check/attention_checks.cc cuda/check/row_checks.cc)
+  target_link_libraries(kvmesh_kernels_cuda_check PUBLIC kvmesh_kernels_cuda)
+  add_executable(check_kernels_cuda cuda/check/check_main.cc cuda/check/timing.cu)
+  set_property(TARGET check_kernels_cuda PROPERTY COMPILE_OPTIONS "")
+  target_compile_options(
+    check_kernels_cuda
+    PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-missing-field-initializers>
+            $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Werror,-Wno-missing-field-initializers>)
+  target_link_libraries(check_kernels_cuda PRIVATE kvmesh_kernels_cuda_check)
 else()
   add_library(kvmesh_kernels_cuda INTERFACE)
   target_link_libraries(kvmesh_kernels_cuda INTERFACE kvmesh_kernels)
@@ -67,6 +78,7 @@ if(KVMESH_KERNELS_TESTS)
   file(GLOB cuda_tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/../tests/unit/kernels/cuda/*_test.cc)
   add_executable(kernels_cuda_test ${cuda_tests})
   target_compile_options(kernels_cuda_test PRIVATE -Wall -Wextra -Werror)
-  target_link_libraries(kernels_cuda_test PRIVATE kvmesh_kernels_cuda GTest::gmock GTest::gtest_main Threads::Threads)
+  target_link_libraries(kernels_cuda_test PRIVATE $<TARGET_NAME_IF_EXISTS:kvmesh_kernels_cuda_check> kvmesh_kernels_cuda
+                                                  GTest::gmock GTest::gtest_main Threads::Threads)
   add_test(NAME unit/kernels/cuda COMMAND kernels_cuda_test)
 endif()

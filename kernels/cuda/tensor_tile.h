@@ -86,10 +86,10 @@ KVMESH_KERNEL_BODY void LoadTile(M& m, const AttentionArgs& args, const Attentio
       float descale = 0;
       if (position >= tile.keys.begin && position < tile.keys.end) {
         const int64_t id = tile.sequence.block_table[position / layout.block_tokens];
-        std::memcpy(&descale,
-                    args.pool.base + id * args.pool.slot_stride +
-                        layout.ScaleOffset(args.layer, i / Shape::kKeys, tile.kv_head, position % layout.block_tokens),
-                    sizeof(descale));
+        const std::byte* const from =
+            args.pool.base + id * args.pool.slot_stride +
+            layout.ScaleOffset(args.layer, i / Shape::kKeys, tile.kv_head, position % layout.block_tokens);
+        std::memcpy(&descale, __builtin_assume_aligned(from, 4), 4);
       }
       descales[i] = descale;
     }
