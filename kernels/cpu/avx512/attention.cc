@@ -25,6 +25,7 @@ void AttendRows(const AttentionCall&, const AttentionRows&, KeyRange, RowStates)
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include "kernels/cpu/avx512/math-inl.h"
 #include "kernels/cpu/avx512/score-inl.h"
@@ -46,54 +47,33 @@ struct Shape {
   const AttentionCall& call;
   const AttentionRows& rows;
   Stored stored;  // as the loops read rows
-  bool widen;     // rows are copied as fp32
   int32_t group;
   int head_dim;
   int columns;     // vectors of a row as the loops read it
-  int dim;         // elements of those
   float in_scale;  // multiplies the query: scores come out in log2 units, or, with a soft cap, in units of the cap
   float log2_cap;  // soft cap in log2 units; 0: none
 };
 
-Shape ShapeOf(const AttentionCall& call, const AttentionRows& rows) {
-  const BlockLayout& layout = call.pool.layout;
+// How the loops read rows of this layout; nullopt: they don't.
+std::optional<Stored> StoredOf(const BlockLayout& layout) {
   const auto whole = [&](Stored stored) { return layout.head_dim % (16 * PerWord(stored)) == 0; };
-  Stored stored = Stored::kF32;
-  bool widen = layout.format != KvFormat::kF32 || !whole(Stored::kF32);
-  if (layout.format == KvFormat::kBf16 && whole(Stored::kBf16)) {
-    stored = Stored::kBf16;
-    widen = false;
-  } else if (layout.format == KvFormat::kInt8 && whole(Stored::kInt8) && layout.scale_groups() == 1) {
-    stored = Stored::kInt8;
-    widen = false;
-  }
-  const int vector = 16 * PerWord(stored), columns = (layout.head_dim + vector - 1) / vector;
+  if (layout.format == KvFormat::kF32 && whole(Stored::kF32)) return Stored::kF32;
+  if (layout.format == KvFormat::kBf16 && whole(Stored::kBf16)) return Stored::kBf16;
+  if (layout.format == KvFormat::kInt8 && whole(Stored::kInt8) && layout.scale_groups() == 1) return Stored::kInt8;
+  return std::nullopt;
+}
+
+Shape ShapeOf(const AttentionCall& call, const AttentionRows& rows, Stored stored) {
+  const int head_dim = call.pool.layout.head_dim;
   const float scale = call.params.scale, cap = call.params.soft_cap;
   return {.call = call,
           .rows = rows,
           .stored = stored,
-          .widen = widen,
           .group = call.group(),
-          .head_dim = layout.head_dim,
-          .columns = columns,
-          .dim = columns * vector,
+          .head_dim = head_dim,
+          .columns = head_dim / (16 * PerWord(stored)),
           .in_scale = cap > 0 ? scale / cap : scale * kLog2E,
           .log2_cap = cap > 0 ? cap * kLog2E : 0.0f};
-}
-
-// Copies stored rows as fp32 to [rows.count, dim], zeros after head_dim, and returns them in place of the stored ones.
-StoredRows<const std::byte> Widen(const StoredRows<const std::byte>& rows, const Shape& shape, float* copy) {
-  const BlockLayout& layout = shape.call.pool.layout;
-  if (shape.dim == shape.head_dim) {
-    cpu::DequantizeRows(rows, layout, copy);
-  } else {
-    for (int64_t i = 0; i < rows.count; ++i) {
-      float* row = copy + i * shape.dim;
-      cpu::DequantizeRows({rows.Row(i), rows.Descales(i), 1, rows.stride, rows.descale_stride}, layout, row);
-      std::fill(row + shape.head_dim, row + shape.dim, 0.0f);
-    }
-  }
-  return {.row = reinterpret_cast<const std::byte*>(copy), .count = rows.count, .stride = shape.dim * int64_t{4}};
 }
 
 // Calls visit(key of the tile, rows of K, rows of V) for what the tile's keys that any row sees have in each block.
@@ -118,16 +98,12 @@ void GatherTile(const Shape& shape, int32_t kv_head, const Tile& tile, TileRows&
     std::fill_n(to.key, kTile, reinterpret_cast<const std::byte*>(s.zeros));
     std::fill_n(to.value, kTile, reinterpret_cast<const std::byte*>(s.zeros));
   }
-  ForBlocks(shape, kv_head, tile, [&](int j, StoredRows<const std::byte> keys, StoredRows<const std::byte> values) {
+  ForBlocks(shape, kv_head, tile, [&](int j, const auto& keys, const auto& values) {
     if (shape.stored == Stored::kInt8) {
       for (const auto& rows : {keys, values}) {
         for (int64_t i = 0; i < rows.count; i += kVector / kDescaleBytes) __builtin_prefetch(rows.Descales(i));
         __builtin_prefetch(rows.Descales(rows.count - 1));
       }
-    }
-    if (shape.widen) {
-      keys = Widen(keys, shape, s.key_copy + j * shape.dim);
-      values = Widen(values, shape, s.value_copy + j * shape.dim);
     }
     for (int64_t i = 0; i < keys.count; ++i) {
       to.key[j + i] = keys.Row(i);
@@ -179,14 +155,13 @@ namespace {
 void BeginRows(const Shape& shape, KeyRange keys, Scratch& s) {
   const int64_t window = shape.call.params.window;
   s.query_stride = int64_t{shape.columns} * kVector * (shape.stored == Stored::kF32 ? 1 : 2);
-  s.acc_stride = shape.dim;
+  s.acc_stride = shape.head_dim;
   alignas(kVector) float query[kMaxDim];
-  std::fill_n(query + shape.head_dim, shape.dim - shape.head_dim, 0.0f);
   for (int r = 0; r < shape.rows.size(); ++r) {
     const int64_t index = shape.rows.Index(r, shape.call.params, shape.group);
     std::copy_n(&shape.call.query[index * shape.head_dim], shape.head_dim, query);
     if (shape.stored == Stored::kInt8) {
-      StoreInt8Query(query, shape.dim, shape.in_scale, r, s);
+      StoreInt8Query(query, shape.head_dim, shape.in_scale, r, s);
     } else if (shape.stored == Stored::kBf16) {
       for (int c = 0; c < shape.columns; ++c) {
         const __m512 scale = _mm512_set1_ps(shape.in_scale);
@@ -204,7 +179,7 @@ void BeginRows(const Shape& shape, KeyRange keys, Scratch& s) {
     const int64_t end = shape.rows.Position(r, shape.group) + 1;
     s.seen[r] = {std::max(window > 0 ? end - window : 0, keys.begin), std::min(end, keys.end)};
     s.highest[r] = -std::numeric_limits<float>::infinity();
-    std::fill_n(s.Acc(r), shape.dim, 0.0f);
+    std::fill_n(s.Acc(r), shape.head_dim, 0.0f);
     std::fill_n(s.sums[r], 16, 0.0f);
   }
 }
@@ -272,7 +247,7 @@ void AttendTile(const Shape& shape, const Tile& tile, const TileRows& rows, cons
       }
       values = s.own;
     }
-    AddRows<kStored>(base + first, base + last, values, next_values, range, shape.dim / 16, s);
+    AddRows<kStored>(base + first, base + last, values, next_values, range, shape.head_dim / 16, s);
     next_values = values;
   }
 }
@@ -290,7 +265,7 @@ void AttendTile(const Shape& shape, const Tile& tile, const TileRows& rows, cons
 }
 
 // Tile by tile, and in each all kv heads. The rows of the next kv head, or of the next tile's first one, are known and
-// asked for while these are multiplied; widened ones are copied when it is their turn.
+// asked for while these are multiplied.
 void AttendTiles(const Shape& shape, Scratch& s) {
   const int count = shape.rows.count;
   const int32_t heads = shape.rows.kv_heads, head = shape.rows.kv_head;
@@ -305,13 +280,9 @@ void AttendTiles(const Shape& shape, Scratch& s) {
     for (int32_t i = 0; i < heads; ++i, now ^= 1) {
       const bool same = i + 1 < heads, any = same || more;
       TileRows& next = s.rows[now ^ 1];
-      const auto gather = [&] {
-        GatherTile(shape, same ? head + i + 1 : head, s.tiles[same ? tile : tile ^ 1], next, s);
-      };
-      if (any && !shape.widen) gather();
+      if (any) GatherTile(shape, same ? head + i + 1 : head, s.tiles[same ? tile : tile ^ 1], next, s);
       if (shape.stored == Stored::kInt8) GatherDescales(shape, head + i, s.tiles[tile], s.rows[now]);
-      AttendTile(shape, s.tiles[tile], s.rows[now], any && !shape.widen ? &next : nullptr, i * count, s);
-      if (any && shape.widen) gather();
+      AttendTile(shape, s.tiles[tile], s.rows[now], any ? &next : nullptr, i * count, s);
     }
   }
 }
@@ -336,8 +307,10 @@ bool Supported() {
 }
 
 void AttendRows(const AttentionCall& call, const AttentionRows& rows, KeyRange keys, RowStates out) {
+  const std::optional<Stored> stored = StoredOf(call.pool.layout);
+  if (!stored) return cpu::AttendRows(call, rows, keys, out);
   thread_local std::unique_ptr<Scratch> scratch = std::make_unique<Scratch>();
-  Attend(ShapeOf(call, rows), keys, out, *scratch);
+  Attend(ShapeOf(call, rows, *stored), keys, out, *scratch);
 }
 
 }  // namespace kvmesh::avx512

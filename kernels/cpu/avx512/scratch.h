@@ -49,7 +49,7 @@ struct TileRows {
   alignas(kVector) float value_descale[kTile];
 };
 
-// About 600 KiB; one per thread. dim: head_dim rounded up to whole vectors.
+// About 340 KiB; one per thread.
 struct alignas(kVector) Scratch {
   int64_t query_stride = 0;  // bytes
   int64_t acc_stride = 0;    // elements
@@ -66,8 +66,6 @@ struct alignas(kVector) Scratch {
   alignas(kVector) float sums[kMostRows][16];       // partial sums of weights
   float highest[kMostRows];                         // highest score so far; weights are relative to it
   KeyRange seen[kMostRows];                         // positions that each row sees
-  float key_copy[kTile * kMaxDim];                  // rows as fp32 where the loops can't read the stored ones
-  float value_copy[kTile * kMaxDim];
   float zeros[kMaxDim];
   Tile tiles[2];                // this one and the next
   TileRows rows[2];             // of this kv head and of the one that comes next
