@@ -47,7 +47,7 @@ constexpr KvFormat kFormats[] = {KvFormat::kF32,     KvFormat::kF16,  KvFormat::
 TEST(PlainAttentionBodyTest, MatchesReferenceAtRandomShapes) {
   const int32_t block_tokens[] = {1, 8, 16, 64}, head_dims[] = {8, 40, 64, 80, 96, 128, 256};
   const int64_t windows[] = {0, 0, 1, 17, 100, 100000};
-  for (uint64_t seed = 1; seed <= 24; ++seed) {
+  for (uint64_t seed = 1; seed <= 18; ++seed) {
     std::mt19937_64 random(seed);
     const auto pick = [&](const auto& from) { return from[random() % std::size(from)]; };
     Case c{.format = kFormats[seed % 6],

@@ -132,7 +132,7 @@ class SimulatedBlock {
   };
   struct Fiber {
     Fiber(SimulatedBlock& block, int thread)
-        : owner(block), index(thread), stack(std::make_unique<std::byte[]>(kStack)) {}
+        : owner(block), index(thread), stack(std::make_unique_for_overwrite<std::byte[]>(kStack)) {}
     ~Fiber() {
 #if defined(__SANITIZE_THREAD__)
       if (tsan != nullptr) __tsan_destroy_fiber(tsan);

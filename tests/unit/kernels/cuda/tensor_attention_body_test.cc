@@ -107,6 +107,18 @@ TEST(TensorAttentionBodyTest, NanReachesOnlyTheRowsThatSeeIt) {
   }
 }
 
+TEST(TensorAttentionBodyTest, NanDescaleReachesOnlyTheRowsThatSeeIt) {
+  for (const int64_t kv : {0, 1}) {
+    World w({.format = KvFormat::kInt8, .group = 2, .head_dim = 64, .shares = {{60, 40}}, .seed = 130});
+    const KvPoolView& pool = w.pool.view();
+    const float nan = std::nanf("");
+    std::memcpy(pool.base + w.tables[0][70 / 16] * pool.slot_stride + pool.layout.ScaleOffset(1, kv, 0, 70 % 16), &nan,
+                sizeof(nan));
+    const Results got = Attend<KvFormat::kInt8, 64>(w, pool, 4, false);
+    for (size_t i = 0; i < got.out.size(); ++i) ASSERT_EQ(std::isnan(got.out[i]), i / 128 >= 10) << i;
+  }
+}
+
 TEST(TensorAttentionBodyTest, StoredBytesAreReadExactly) {
   for (int byte = 0; byte < 256; ++byte) {
     float x[4];
