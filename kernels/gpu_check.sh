@@ -56,10 +56,12 @@ targets=(check_kernels_cuda)
 [[ $tests == OFF ]] || targets+=(kernels_cuda_test)
 
 jobs="$(nproc)"
-cmake -S "$here" -B "$build" "${options[@]}" -DKVMESH_KERNELS_TESTS=$tests >"$build.log" 2>&1 &&
-  cmake --build "$build" --parallel "$((jobs > 16 ? 16 : jobs))" --target "${targets[@]}" >>"$build.log" 2>&1 || {
-  tail -n 40 "$build.log" >&2
-  echo "gpu_check.sh: the build failed; see $build.log" >&2
+mkdir -p "$build"
+log="$build/gpu_check.log"
+cmake -S "$here" -B "$build" "${options[@]}" -DKVMESH_KERNELS_TESTS=$tests >"$log" 2>&1 &&
+  cmake --build "$build" --parallel "$((jobs > 16 ? 16 : jobs))" --target "${targets[@]}" >>"$log" 2>&1 || {
+  tail -n 40 "$log" >&2
+  echo "gpu_check.sh: the build failed; see $log" >&2
   exit 1
 }
 
