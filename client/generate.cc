@@ -1,7 +1,9 @@
 #include "client/generate.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kvstore/service/grpc_status.h"
 #include "kvstore/wire/wire.h"
@@ -39,12 +41,18 @@ absl::StatusOr<std::vector<uint32_t>> Tokenize(Client& client, const std::string
   return std::vector<uint32_t>(response.tokens().begin(), response.tokens().end());
 }
 
-// One try on the routed worker. `result.tokens` is empty when it failed before the first token.
+// One try on the routed worker. `started`: whether there was a token.
 absl::Status RunOn(Client& client, const ClusterGenerateRequest& request, const std::vector<uint32_t>& tokens,
-                   absl::Time began, absl::Time deadline, ClusterGenerateResult& result) {
+                   absl::Time began, absl::Time deadline, ClusterGenerateResult& result, bool& started) {
   v1::GenerateRequest call;
   call.mutable_tokens()->Add(tokens.begin(), tokens.end());
   call.set_max_tokens(request.max_tokens);
+  call.set_samples(request.samples);
+  call.set_speculate(request.speculate);
+  call.set_temperature(request.temperature);
+  call.set_top_k(request.top_k);
+  call.set_top_p(request.top_p);
+  call.set_seed(request.seed);
   call.set_no_cache(request.no_cache);
   call.set_tenant(request.tenant);
   call.set_cache_salt(request.cache_salt);
@@ -53,6 +61,7 @@ absl::Status RunOn(Client& client, const ClusterGenerateRequest& request, const 
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
   const auto reader = client.WorkerAt(result.route.worker_address())->Generate(&context, call);
+  result.others.resize(std::max(request.samples, 1u) - 1);
   v1::GenerateResponse response;
   while (reader->Read(&response)) {
     if (response.has_start()) {
@@ -61,10 +70,20 @@ absl::Status RunOn(Client& client, const ClusterGenerateRequest& request, const 
       result.computed_tokens = response.start().computed_tokens();
       result.hits = response.start().hits();
     } else if (response.has_token()) {
-      if (result.tokens.empty()) result.time_to_first_token = absl::Now() - began;
-      result.tokens.push_back(response.token().id());
-      result.text += response.token().text();
-      if (request.on_token) request.on_token(response.token().id(), response.token().text());
+      if (!std::exchange(started, true)) result.time_to_first_token = absl::Now() - began;
+      const v1::GenerateResponse::Token& token = response.token();
+      if (token.sample() > result.others.size()) {
+        context.TryCancel();
+        reader->Finish();
+        return absl::InternalError(absl::StrCat("generate: the worker sent sample ", token.sample()));
+      }
+      GeneratedSample* other = token.sample() == 0 ? nullptr : &result.others[token.sample() - 1];
+      (other == nullptr ? result.tokens : other->tokens).push_back(token.id());
+      (other == nullptr ? result.text : other->text) += token.text();
+      if (other == nullptr && request.on_token) request.on_token(token.id(), token.text());
+    } else if (response.has_end()) {
+      result.draft_tokens = response.end().draft_tokens();
+      result.accepted_drafts = response.end().accepted_drafts();
     }
   }
   return FromGrpcStatus(reader->Finish());
@@ -99,13 +118,14 @@ absl::StatusOr<ClusterGenerateResult> GenerateOnCluster(Client& client, const Cl
                      {.worker_id = request.worker_id, .no_lookup = request.no_cache, .accepted = request.accepted});
     if (!route.ok()) return route.status();
     ClusterGenerateResult result;
+    bool started = false;
     result.route = *std::move(route);
-    last = RunOn(client, request, tokens, began, deadline, result);
+    last = RunOn(client, request, tokens, began, deadline, result, started);
     result.total = absl::Now() - began;
     // A placement that the coordinator forgot meanwhile is no error of the generation.
     client.Complete(result.route.placement_id(), result.hits, !last.ok()).IgnoreError();
     if (last.ok()) return result;
-    if (!absl::IsUnavailable(last) || !result.tokens.empty()) break;
+    if (!absl::IsUnavailable(last) || started) break;
   }
   return last;
 }

@@ -16,13 +16,25 @@ struct ClusterGenerateRequest {
   std::vector<uint32_t> tokens;  // one of tokens and text
   std::string text;
   uint32_t max_tokens = 0;
+  // As in v1::GenerateRequest.
+  uint32_t samples = 1;
+  uint32_t speculate = 0;
+  double temperature = 0;
+  uint32_t top_k = 0;
+  double top_p = 0;
+  uint64_t seed = 0;
   bool no_cache = false;
   std::string tenant;  // ignored by servers under TLS
   std::string cache_salt;
   std::string worker_id;  // run there; empty: the coordinator chooses
   LossyFormats accepted;  // in the prefix that it resumes
   absl::Duration timeout = absl::Seconds(60);
-  std::function<void(uint32_t id, const std::string& text)> on_token;  // optional
+  std::function<void(uint32_t id, const std::string& text)> on_token;  // optional; of sample 0
+};
+
+struct GeneratedSample {
+  std::vector<uint32_t> tokens;
+  std::string text;
 };
 
 struct ClusterGenerateResult {
@@ -30,8 +42,11 @@ struct ClusterGenerateResult {
   uint64_t prompt_tokens = 0;
   uint64_t computed_tokens = 0;  // not computed again: resumed
   v1::HitTokens hits;
-  std::vector<uint32_t> tokens;
+  std::vector<uint32_t> tokens;  // of sample 0
   std::string text;
+  std::vector<GeneratedSample> others;  // samples 1, 2, ...
+  uint64_t draft_tokens = 0;
+  uint64_t accepted_drafts = 0;
   absl::Duration time_to_first_token;
   absl::Duration total;
   v1::RouteResponse route;

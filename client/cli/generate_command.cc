@@ -1,8 +1,9 @@
-// kvmesh generate: greedy generation on a cluster, or in this process with --model.
+// kvmesh generate: generation on a cluster, or in this process with --model.
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -25,6 +26,9 @@ struct GenerateFlags {
   std::string tokens_file;
   std::string prompt;
   uint32_t max_tokens = 0;
+  uint32_t samples = 1;
+  uint32_t speculate = 0;
+  SamplingParams sampling;
   std::vector<std::string> accept;
   bool no_cache = false;
   bool json = false;
@@ -36,8 +40,11 @@ struct Generated {
   uint64_t prompt_tokens = 0;
   uint64_t computed_tokens = 0;
   v1::HitTokens hits;
-  std::vector<uint32_t> tokens;
+  std::vector<uint32_t> tokens;  // of sample 0
   std::string text;
+  std::vector<GeneratedSample> others;  // samples 1, 2, ...
+  uint64_t draft_tokens = 0;
+  uint64_t accepted_drafts = 0;
   absl::Duration time_to_first_token;
   absl::Duration total;
   v1::RouteResponse route;  // on a cluster
@@ -57,6 +64,12 @@ absl::StatusOr<Generated> OnCluster(const GenerateFlags& flags, std::vector<uint
   request.tokens = std::move(tokens);
   request.text = flags.prompt;
   request.max_tokens = flags.max_tokens;
+  request.samples = flags.samples;
+  request.speculate = flags.speculate;
+  request.temperature = flags.sampling.temperature;
+  request.top_k = flags.sampling.top_k;
+  request.top_p = flags.sampling.top_p;
+  request.seed = flags.sampling.seed;
   request.no_cache = flags.no_cache;
   request.worker_id = flags.worker;
   const absl::StatusOr<LossyFormats> accepted = ParseAccepted(flags.accept);
@@ -66,9 +79,18 @@ absl::StatusOr<Generated> OnCluster(const GenerateFlags& flags, std::vector<uint
   request.on_token = [&flags](uint32_t, const std::string& text) { Stream(flags, text); };
   absl::StatusOr<ClusterGenerateResult> result = GenerateOnCluster(**client, request);
   if (!result.ok()) return result.status();
-  return Generated{result->worker_id, result->prompt_tokens, result->computed_tokens,     result->hits,
-                   result->tokens,    result->text,          result->time_to_first_token, result->total,
-                   result->route};
+  return Generated{.worker = result->worker_id,
+                   .prompt_tokens = result->prompt_tokens,
+                   .computed_tokens = result->computed_tokens,
+                   .hits = result->hits,
+                   .tokens = std::move(result->tokens),
+                   .text = std::move(result->text),
+                   .others = std::move(result->others),
+                   .draft_tokens = result->draft_tokens,
+                   .accepted_drafts = result->accepted_drafts,
+                   .time_to_first_token = result->time_to_first_token,
+                   .total = result->total,
+                   .route = std::move(result->route)};
 }
 
 absl::StatusOr<Generated> InProcess(const GenerateFlags& flags, std::vector<uint32_t> tokens) {
@@ -95,17 +117,26 @@ absl::StatusOr<Generated> InProcess(const GenerateFlags& flags, std::vector<uint
     out.hits.set_device(start.hits[static_cast<size_t>(HitSource::kDevice)]);
     return true;
   };
-  events.on_token = [&](uint32_t token) {
-    if (out.tokens.empty()) out.time_to_first_token = absl::Now() - began;
+  out.others.resize(flags.samples - 1);
+  events.on_token = [&, first = true](uint32_t sample, uint32_t token) mutable {
+    if (std::exchange(first, false)) out.time_to_first_token = absl::Now() - began;
     const absl::string_view piece = vocabulary.Piece(token);
-    out.tokens.push_back(token);
-    out.text.append(piece.data(), piece.size());
-    Stream(flags, piece);
+    GeneratedSample* other = sample == 0 ? nullptr : &out.others[sample - 1];
+    (other == nullptr ? out.tokens : other->tokens).push_back(token);
+    (other == nullptr ? out.text : other->text).append(piece.data(), piece.size());
+    if (other == nullptr) Stream(flags, piece);
     return true;
+  };
+  events.on_drafts = [&](uint64_t proposed, uint64_t accepted) {
+    out.draft_tokens += proposed;
+    out.accepted_drafts += accepted;
   };
   KVMESH_RETURN_IF_ERROR((*core)->generator()->Run({.root = *root,
                                                     .prompt = std::move(tokens),
                                                     .max_tokens = flags.max_tokens,
+                                                    .samples = flags.samples,
+                                                    .sampling = flags.sampling,
+                                                    .speculate = flags.speculate,
                                                     .sources = {},
                                                     .no_cache = flags.no_cache,
                                                     .deadline = absl::InfiniteFuture()},
@@ -117,6 +148,7 @@ absl::StatusOr<Generated> InProcess(const GenerateFlags& flags, std::vector<uint
 void Print(const GenerateFlags& flags, const Generated& result) {
   if (!flags.json) {
     std::printf("\n");
+    for (const GeneratedSample& other : result.others) std::printf("%s\n", other.text.c_str());
     std::fprintf(
         stderr, "%llu prompt tokens, %llu from cache, %zu generated, first after %.1f ms, all after %.1f ms, on %s\n",
         static_cast<unsigned long long>(result.prompt_tokens), static_cast<unsigned long long>(result.computed_tokens),
@@ -133,6 +165,13 @@ void Print(const GenerateFlags& flags, const Generated& result) {
                          {"peer", result.hits.peer()}};
   out["tokens"] = result.tokens;
   out["text"] = result.text;
+  nlohmann::ordered_json& samples = out["samples"] = nlohmann::ordered_json::array();
+  samples.push_back({{"tokens", result.tokens}, {"text", result.text}});
+  for (const GeneratedSample& other : result.others) {
+    samples.push_back({{"tokens", other.tokens}, {"text", other.text}});
+  }
+  out["draft_tokens"] = result.draft_tokens;
+  out["accepted_drafts"] = result.accepted_drafts;
   out["ttft_ms"] = absl::ToDoubleMilliseconds(result.time_to_first_token);
   out["total_ms"] = absl::ToDoubleMilliseconds(result.total);
   out["worker"] = result.worker;
@@ -147,7 +186,12 @@ void Print(const GenerateFlags& flags, const Generated& result) {
 // A generator names the fields of its request; here they are flags.
 absl::Status NameFlags(const GenerateFlags& flags, const absl::Status& status) {
   absl::string_view message = status.message();
-  if (!absl::IsInvalidArgument(status) || !absl::ConsumePrefix(&message, "tokens:")) return status;
+  if (!absl::IsInvalidArgument(status)) return status;
+  if (absl::ConsumePrefix(&message, "temperature:")) {
+    return absl::InvalidArgumentError(absl::StrCat("--temperature:", message));
+  }
+  if (absl::ConsumePrefix(&message, "top_p:")) return absl::InvalidArgumentError(absl::StrCat("--top-p:", message));
+  if (!absl::ConsumePrefix(&message, "tokens:")) return status;
   const char* prompt = !flags.prompt.empty() ? "--prompt" : flags.tokens.empty() ? "--tokens-file" : "--tokens";
   return absl::InvalidArgumentError(
       absl::StrCat(prompt, ":", absl::StrReplaceAll(message, {{"max_tokens", "--max-tokens"}})));
@@ -180,7 +224,7 @@ absl::StatusOr<int> Run(const GenerateFlags& flags) {
 
 void AddGenerateCommand(CLI::App& app, RunCommand& run) {
   auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* command = app.add_subcommand("generate", "Generate greedily, on a cluster or in this process");
+  CLI::App* command = app.add_subcommand("generate", "Generate, on a cluster or in this process");
   AddClusterFlags(*command, flags->cluster, /*required=*/false);
   command->add_option("--worker", flags->worker, "Run on this worker");
   command->add_option("--model", flags->model_dir, "Folder of a model to run in this process, without servers")
@@ -191,6 +235,15 @@ void AddGenerateCommand(CLI::App& app, RunCommand& run) {
   command->add_option("--max-tokens", flags->max_tokens, "Tokens to generate")
       ->required()
       ->check(CLI::Range(1u, kMaxGenerateTokens));
+  command->add_option("--samples", flags->samples, "Answers to the one prompt")->check(CLI::Range(1u, kMaxSamples));
+  command->add_option("--temperature", flags->sampling.temperature, "0: the likeliest token; else drawn at random")
+      ->check(CLI::Range(0.0, kMaxTemperature));
+  command->add_option("--top-k", flags->sampling.top_k, "Draw from so many of the likeliest tokens; 0: from all");
+  command->add_option("--top-p", flags->sampling.top_p, "Draw from the likeliest with this probability; 0: from all")
+      ->check(CLI::Range(0.0, 1.0));
+  command->add_option("--seed", flags->sampling.seed, "Of what is drawn");
+  command->add_option("--speculate", flags->speculate, "Drafts that a pass verifies; 0: none")
+      ->check(CLI::Range(0u, kMaxSpeculate));
   AddAcceptFlag(*command, flags->accept);
   command->add_flag("--no-cache", flags->no_cache, "Compute everything, publish nothing");
   command->add_flag("--json", flags->json, "One JSON object on standard output");

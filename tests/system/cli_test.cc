@@ -103,6 +103,42 @@ TEST_F(CliTest, GenerateWithAModelAloneNeedsNoServer) {
   EXPECT_TRUE(out.at("worker").is_string());
 }
 
+TEST_F(CliTest, GenerateSpeculatesToTheSameEndAndSamplesByTheSeed) {
+  const std::string generate =
+      absl::StrCat("generate --model ", KVMESH_MODEL_DIR, " --prompt thesonofthesonofthesonof --max-tokens 24 --json ");
+  const json plain = Object(generate);
+  EXPECT_EQ(plain.at("draft_tokens"), 0);
+  EXPECT_EQ(plain.at("samples"), json::array({{{"tokens", plain.at("tokens")}, {"text", plain.at("text")}}}));
+  const json speculated = Object(generate + "--speculate 6");
+  EXPECT_EQ(speculated.at("tokens"), plain.at("tokens"));
+  EXPECT_GT(speculated.at("draft_tokens"), 0);
+  EXPECT_LE(speculated.at("accepted_drafts"), speculated.at("draft_tokens"));
+
+  const std::string drawn = generate + "--temperature 1.2 --top-k 50 --top-p 0.9 ";
+  const std::string sampled = drawn + "--seed 7 ";
+  const json three = Object(sampled + "--samples 3");
+  ASSERT_EQ(three.at("samples").size(), 3u);
+  EXPECT_EQ(three.at("samples")[0].at("tokens"), three.at("tokens"));
+  EXPECT_EQ(three.at("samples")[0].at("text"), three.at("text"));
+  EXPECT_NE(three.at("samples")[1], three.at("samples")[0]);
+  EXPECT_EQ(Object(sampled + "--samples 3 --speculate 4").at("samples"), three.at("samples"));
+  EXPECT_EQ(Object(sampled).at("tokens"), three.at("tokens"));
+  EXPECT_NE(Object(drawn + "--seed 8").at("tokens"), three.at("tokens"));
+}
+
+TEST_F(CliClusterTest, SamplesOfAClusterAreThoseOfOneProcess) {
+  const std::string sampled =
+      " --prompt AndthekingsaidthekingsaidAndthekin --max-tokens 20 --json --temperature 1 "
+      "--seed 3 --samples 4 --speculate 5";
+  const json local = Object(absl::StrCat("generate --model ", KVMESH_MODEL_DIR, sampled));
+  const json cluster = Object(absl::StrCat("generate ", at_, sampled));
+  EXPECT_EQ(cluster.at("samples"), local.at("samples"));
+  EXPECT_EQ(cluster.at("draft_tokens"), local.at("draft_tokens"));
+  EXPECT_EQ(cluster.at("accepted_drafts"), local.at("accepted_drafts"));
+  EXPECT_EQ(cluster.at("samples").size(), 4u);
+  EXPECT_TRUE(cluster_.BooksAreClean());
+}
+
 TEST_F(CliClusterTest, GenerateLookupAndStatsTellTheSameStory) {
   const std::string prompt = "AndtheLORDspakeuntoMosesandsaidunto";  // 35 bytes, a token each
   const std::string generate = absl::StrCat("generate ", at_, " --prompt ", prompt, " --max-tokens 6 --json");
@@ -187,6 +223,14 @@ TEST_F(CliTest, WrongUsageExitsWithTwoAndOneLineThatNamesTheFlag) {
       {lookup + "--coordinator 127.0.0.1:1 --tokens-file FOLDER/words", "--tokens-file"},
       {"lookup --coordinator 127.0.0.1:1 --identity FOLDER/identity.json --tokens-file FOLDER/tokens", "--tls-cert"},
       {"generate --prompt x --max-tokens 3", "--coordinator"},
+      {local + "--prompt x --max-tokens 3 --speculate 17", "--speculate"},
+      {local + "--prompt x --max-tokens 3 --samples 0", "--samples"},
+      {local + "--prompt x --max-tokens 3 --samples 33", "--samples"},
+      {local + "--prompt x --max-tokens 3 --temperature -1", "--temperature"},
+      {local + "--prompt x --max-tokens 3 --temperature nan", "--temperature"},
+      {local + "--prompt x --max-tokens 3 --top-p 1.5", "--top-p"},
+      {local + "--prompt x --max-tokens 3 --top-k -1", "--top-k"},
+      {local + "--prompt x --max-tokens 3 --seed x", "--seed"},
       {local + "--insecure --coordinator 127.0.0.1:1 --prompt x --max-tokens 3", "--coordinator"},
       {local + "--prompt x", "--max-tokens"},
       {local + "--prompt x --max-tokens 0", "--max-tokens"},

@@ -4,6 +4,8 @@
 #include <google/protobuf/unknown_field_set.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
 #include <limits>
 #include <random>
 
@@ -288,6 +290,27 @@ TEST_F(MalformedTest, WrongSequenceCallsAreRefusedByField) {
   truncate.set_tokens(kHuge);
   ExpectInvalid(Ask(&v1::Worker::Stub::Truncate, truncate), "tokens");
   EXPECT_TRUE(CloseSequence(*stub_, opened->sequence_id()).ok());
+}
+
+TEST_F(MalformedTest, GenerationFieldsAreBounded) {
+  v1::GenerateRequest good;
+  good.mutable_tokens()->Resize(20, 1);
+  good.set_max_tokens(2);
+  EXPECT_TRUE(End(*model_stub_, &v1::Worker::Stub::Generate, good).ok());
+  const auto expect = [&](const std::string& field, const std::function<void(v1::GenerateRequest&)>& spoil) {
+    v1::GenerateRequest request = good;
+    spoil(request);
+    ExpectInvalid(End(*model_stub_, &v1::Worker::Stub::Generate, request), field);
+  };
+  expect("max_tokens", [](v1::GenerateRequest& r) { r.set_max_tokens(kHuge32); });
+  expect("speculate", [](v1::GenerateRequest& r) { r.set_speculate(17); });
+  expect("speculate", [](v1::GenerateRequest& r) { r.set_speculate(kHuge32); });
+  expect("samples", [](v1::GenerateRequest& r) { r.set_samples(33); });
+  expect("samples", [](v1::GenerateRequest& r) { r.set_samples(kHuge32); });
+  for (const double bad : {-1.0, 101.0, std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+    expect("temperature", [&](v1::GenerateRequest& r) { r.set_temperature(bad); });
+    expect("top_p", [&](v1::GenerateRequest& r) { r.set_top_p(bad); });
+  }
 }
 
 TEST_F(MalformedTest, BrokenBlockStreamsPublishNothingButWholeBlocks) {

@@ -56,6 +56,8 @@ TEST_F(MetricsTest, WorkersCountWhatWasAskedForFoundAndMoved) {
     for (const char* line : {
              "\nkvmesh_worker_requested_tokens_total 32\n",
              "\nkvmesh_worker_resume_seconds_count 1\n",
+             "\nkvmesh_worker_draft_tokens_total{result=\"accepted\"} 0\n",
+             "\nkvmesh_worker_draft_tokens_total{result=\"rejected\"} 0\n",
              "\nkvmesh_worker_resume_seconds_bucket{le=\"+Inf\"} 1\n",
              "\nkvmesh_worker_hit_tokens_total{source=\"device\"} 0\n",
              "\nkvmesh_worker_hit_tokens_total{source=\"host\"} 0\n",

@@ -1,54 +1,28 @@
-// Greedy generation over a block store: resumes the prompt's prefix, computes the rest in chunks, then token by token.
+// Generation over a block store: resumes the prompt's prefix, computes the rest in chunks, then decodes.
 #ifndef KVMESH_WORKER_GENERATE_GENERATOR_H_
 #define KVMESH_WORKER_GENERATE_GENERATOR_H_
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
+#include <span>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "kvstore/base/clock.h"
 #include "kvstore/base/mutex.h"
 #include "kvstore/block/cache_identity.h"
-#include "kvstore/block/secrets.h"
 #include "kvstore/tiers/block_store.h"
 #include "worker/engine/resumer.h"
 #include "worker/engine/sequence.h"
+#include "worker/generate/decoder.h"
+#include "worker/generate/generate_job.h"
 #include "worker/model/llama_model.h"
 
 namespace kvmesh {
 
-inline constexpr uint32_t kMaxGenerateTokens = 65536;
-
 // The identity of what `model` computes into a pool of `layout`: model and revision, rotation, block size, and numerics
 // that name compute type, pool format, and the kernels in use, since those decide bits.
 CacheIdentity ModelIdentity(const LlamaModel& model, const BlockLayout& layout);
-
-struct GenerateJob {
-  RootKey root;
-  StreamingPolicy policy;  // as the identity of `root` has it
-  std::vector<uint32_t> prompt;
-  uint32_t max_tokens = 0;
-  std::vector<PeerSource> sources;
-  LossyFormats accepted;  // in the prefix that it resumes
-  bool no_cache = false;
-  absl::Time deadline;
-};
-
-struct GenerateStart {
-  uint64_t computed_tokens = 0;  // last-token rule applied
-  HitTokensBySource hits{};
-};
-
-// What a run tells its caller. False ends it with CANCELLED.
-struct GenerateEvents {
-  std::function<bool(const GenerateStart&)> on_start;
-  std::function<bool(uint32_t)> on_token;
-  std::function<bool()> cancelled;  // optional; asked between passes
-};
 
 // Thread safe; runs share the model's threads.
 class Generator {
@@ -62,10 +36,8 @@ class Generator {
   Generator(const LlamaModel& model, std::vector<CacheGroup> groups, Resumer& resumer, const Clock& clock,
             const Options& options);
 
-  // INVALID_ARGUMENT names the field: an empty prompt, an id outside the vocabulary, a length beyond the model's
-  // positions, max_tokens outside 1..kMaxGenerateTokens, a policy that the model can't have. RESOURCE_EXHAUSTED: too
-  // many runs, or no room in the pool. DEADLINE_EXCEEDED, CANCELLED. Stops at an end-of-sequence id, which is not
-  // reported.
+  // INVALID_ARGUMENT: as CheckGenerateJob. RESOURCE_EXHAUSTED: too many runs, or no room in the pool.
+  // DEADLINE_EXCEEDED, CANCELLED. A sample stops at an end-of-sequence id, which is not reported.
   absl::Status Run(const GenerateJob& job, const GenerateEvents& events);
 
   // Positions of the model.
@@ -78,13 +50,12 @@ class Generator {
   double prefill_tokens_per_second() const;
 
  private:
-  absl::Status Check(const GenerateJob& job) const;
   absl::Status RunAdmitted(const GenerateJob& job, const GenerateEvents& events);
   // Computes [from, end) and returns the logits of the last position.
-  absl::StatusOr<std::vector<float>> Prefill(Sequence& sequence, uint64_t from, const GenerateJob& job,
-                                             const GenerateEvents& events);
-  absl::StatusOr<std::vector<float>> Step(Sequence& sequence, uint64_t from, uint64_t count, bool want_logits,
-                                          const GenerateJob& job);
+  absl::StatusOr<Logits> Prefill(Sequence& sequence, uint64_t from, const GenerateJob& job,
+                                 const GenerateEvents& events);
+  // As StepFunction.
+  absl::StatusOr<Logits> Step(std::span<const StepPart> parts, const GenerateJob& job);
   void NotePrefill(uint64_t tokens, absl::Duration took);
 
   const LlamaModel& model_;

@@ -90,6 +90,12 @@ absl::Status WorkerService::GenerateInto(grpc::ServerContext& context, const v1:
                   .policy = *policy,
                   .prompt = std::move(prompt),
                   .max_tokens = request.max_tokens(),
+                  .samples = std::max(request.samples(), 1u),
+                  .sampling = {.temperature = request.temperature(),
+                               .top_k = request.top_k(),
+                               .top_p = request.top_p(),
+                               .seed = request.seed()},
+                  .speculate = request.speculate(),
                   .sources = *std::move(sources),
                   .accepted = LossyFormats(request.accepted_lossy_formats()),
                   .no_cache = request.no_cache(),
@@ -108,18 +114,27 @@ absl::Status WorkerService::GenerateInto(grpc::ServerContext& context, const v1:
     HitsToProto(start.hits, *out->mutable_hits());
     return writer.Write(response);
   };
-  events.on_token = [&](uint32_t token) {
+  events.on_token = [&](uint32_t sample, uint32_t token) {
     if (std::exchange(first, false)) core_.worker_metrics().OnGenerate(to_compute, clock.Now() - began);
     v1::GenerateResponse response;
+    response.mutable_token()->set_sample(sample);
     response.mutable_token()->set_id(token);
     response.mutable_token()->set_text(std::string(core_.vocabulary()->Piece(token)));
     return writer.Write(response);
+  };
+  v1::GenerateResponse last;
+  v1::GenerateResponse::End& end = *last.mutable_end();
+  events.on_drafts = [&](uint64_t proposed, uint64_t accepted) {
+    core_.worker_metrics().OnDrafts(proposed, accepted);
+    end.set_draft_tokens(end.draft_tokens() + proposed);
+    end.set_accepted_drafts(end.accepted_drafts() + accepted);
   };
   events.cancelled = [&context] { return context.IsCancelled(); };
   const StreamCalls::Watch watch(calls_, context, job.deadline);
   const absl::Status status = generator->Run(job, events);
   // A run that stops at once has computed its prompt all the same.
   if (status.ok() && first) core_.worker_metrics().OnGenerate(to_compute, clock.Now() - began);
+  if (status.ok() && !writer.Write(last)) return absl::CancelledError("generate: the caller went away");
   return status;
 }
 

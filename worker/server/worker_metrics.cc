@@ -34,6 +34,10 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
     : metrics_(metrics),
       requested_(metrics.Counter("kvmesh_worker_requested_tokens_total", "Full-block prompt tokens looked up.")),
       computed_(metrics.Counter("kvmesh_worker_computed_tokens_total", "Prompt tokens that the model computed.")),
+      drafts_accepted_(metrics.Counter("kvmesh_worker_draft_tokens_total", "Verified draft tokens, by result.",
+                                       {{"result", "accepted"}})),
+      drafts_rejected_(metrics.Counter("kvmesh_worker_draft_tokens_total", "Verified draft tokens, by result.",
+                                       {{"result", "rejected"}})),
       resume_seconds_(metrics.Histogram("kvmesh_worker_resume_seconds", "Time to resume a prompt's cached prefix.")),
       first_token_seconds_(metrics.Histogram("kvmesh_worker_first_token_seconds", "Time to first token of Generate.")),
       served_bytes_(metrics.Counter("kvmesh_worker_served_bytes_total", "Block bytes sent to peers.")),
@@ -128,6 +132,11 @@ void WorkerMetrics::OnGenerate(uint64_t computed_tokens, absl::Duration to_first
   first_token_seconds_.Observe(absl::ToDoubleSeconds(to_first_token));
   MutexLock lock(mu_);
   totals_.computed_tokens += computed_tokens;
+}
+
+void WorkerMetrics::OnDrafts(uint64_t proposed, uint64_t accepted) {
+  drafts_accepted_.Increment(static_cast<double>(accepted));
+  drafts_rejected_.Increment(static_cast<double>(proposed - accepted));
 }
 
 void WorkerMetrics::Update(const BlockStore::Books& books, uint64_t served_bytes, uint64_t open_sequences) {

@@ -40,6 +40,8 @@ class WorkerMetrics : public EngineObserver {
 
   // Computed tokens and time to first token of one generation.
   void OnGenerate(uint64_t computed_tokens, absl::Duration to_first_token);
+  // Drafts that a pass has verified, and those of them that were right.
+  void OnDrafts(uint64_t proposed, uint64_t accepted);
   // Sets gauges and moves counters from the books; called before each collection.
   void Update(const BlockStore::Books& books, uint64_t served_bytes, uint64_t open_sequences);
 
@@ -51,6 +53,8 @@ class WorkerMetrics : public EngineObserver {
   std::array<prometheus::Counter*, kHitSources> hits_;
   std::array<prometheus::Counter*, kHitSources> lossy_hits_;
   prometheus::Counter& computed_;
+  prometheus::Counter& drafts_accepted_;
+  prometheus::Counter& drafts_rejected_;
   prometheus::Histogram& resume_seconds_;
   prometheus::Histogram& first_token_seconds_;
   prometheus::Counter& served_bytes_;

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,88 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "kvstore/block/key_chain.h"
-#include "tests/support/null_observer.h"
+#include "tests/unit/worker/generate/generate_node.h"
 
 namespace kvmesh {
 namespace {
-
-std::string SourceDir() {
-  const char* dir = std::getenv("KVMESH_SOURCE_DIR");
-  return dir == nullptr ? "." : dir;
-}
-
-// One worker's engine without servers or peers.
-struct Node {
-  Node(const LlamaModel& model, int32_t block_tokens, uint32_t device_blocks, uint32_t host_blocks, uint32_t chunk) {
-    const BlockLayout layout = model.config().CacheLayout(KvFormat::kF32, block_tokens);
-    device = *MemoryPool::Create(layout, device_blocks);
-    if (host_blocks > 0) host = *MemoryPool::Create(layout, host_blocks);
-    store = *BlockStore::Create({.device = device.get(),
-                                 .host = host.get(),
-                                 .policy = *MakeEvictionPolicyFactory("lru"),
-                                 .max_pinned_fraction = 1.0,
-                                 .block_tokens = static_cast<uint32_t>(block_tokens)});
-    fetcher = std::make_unique<PeerFetcher>(*store, std::vector<Transport*>{}, Clock::Real(), observer);
-    resumer = std::make_unique<Resumer>(*store, *fetcher, Clock::Real(), observer, absl::Seconds(5));
-    generator = std::make_unique<Generator>(model, std::vector{ChainGroup(*store)}, *resumer, Clock::Real(),
-                                            Generator::Options{.prefill_chunk = chunk});
-    root = DeriveRoot(DeriveTenantSecret("", ""), ComputeFingerprint(ModelIdentity(model, layout)));
-  }
-
-  struct Answer {
-    GenerateStart start;
-    std::vector<uint32_t> tokens;
-  };
-  Answer Generate(const std::vector<uint32_t>& prompt, uint32_t max_tokens, bool no_cache = false) {
-    Answer answer;
-    const GenerateJob job{.root = root,
-                          .prompt = prompt,
-                          .max_tokens = max_tokens,
-                          .no_cache = no_cache,
-                          .deadline = absl::Now() + absl::Seconds(120)};
-    const absl::Status status = generator->Run(job, {[&](const GenerateStart& start) {
-                                                       answer.start = start;
-                                                       return true;
-                                                     },
-                                                     [&](uint32_t token) {
-                                                       answer.tokens.push_back(token);
-                                                       return true;
-                                                     }});
-    EXPECT_TRUE(status.ok()) << status;
-    return answer;
-  }
-
-  // The sealed bytes of the leading full blocks of `tokens`.
-  std::vector<std::vector<std::byte>> SealedBytes(const std::vector<uint32_t>& tokens) {
-    const uint32_t block_tokens = static_cast<uint32_t>(device->layout().block_tokens);
-    const std::vector<BlockKey> keys = ComputeBlockKeys(RootAsParent(root), tokens, block_tokens);
-    const BlockStore::Acquired held = store->Acquire(keys, LossyFormats(), absl::InfiniteFuture());
-    std::vector<std::vector<std::byte>> out;
-    for (const BlockPin& pin : held.pins) {
-      const std::span<const std::byte> bytes = device->bytes(pin.block());
-      out.emplace_back(bytes.begin(), bytes.end());
-    }
-    return out;
-  }
-
-  NullObserver observer;
-  std::unique_ptr<MemoryPool> device;
-  std::unique_ptr<MemoryPool> host;
-  std::unique_ptr<BlockStore> store;
-  std::unique_ptr<PeerFetcher> fetcher;
-  std::unique_ptr<Resumer> resumer;
-  std::unique_ptr<Generator> generator;
-  RootKey root;
-};
-
-std::unique_ptr<LlamaModel> LoadShipped(int32_t threads = 1) {
-  auto model = LlamaModel::Load(SourceDir() + "/deploy/model", {.threads = threads});
-  EXPECT_TRUE(model.ok()) << model.status();
-  return *std::move(model);
-}
-
-std::vector<uint32_t> Bytes(const std::string& text) { return std::vector<uint32_t>(text.begin(), text.end()); }
 
 TEST(GeneratorTest, GreedyFromBosGivesTheGoldenIdsOfStories260k) {
   const std::string dir = SourceDir() + "/../shared/data/stories260k";
@@ -102,7 +22,7 @@ TEST(GeneratorTest, GreedyFromBosGivesTheGoldenIdsOfStories260k) {
   ASSERT_TRUE(model.ok()) << model.status();
   const nlohmann::json golden = nlohmann::json::parse(std::ifstream(dir + "/golden.json"));
   const std::vector<uint32_t> ids = golden.at("greedy_ids_from_bos");
-  Node node(**model, 16, 64, 0, 256);
+  GenerateNode node(**model, 16, 64, 0, 256);
   const std::vector<uint32_t> want(ids.begin() + 1, ids.end());
   EXPECT_EQ(node.Generate({ids[0]}, static_cast<uint32_t>(want.size())).tokens, want);
   // Resumed in the middle of its own text, it goes on the same way.
@@ -121,13 +41,13 @@ TEST(GeneratorTest, EverySplitOfAPromptGivesTheSameAnswerAndTheSameSealedBytes) 
       Bytes("And he said unto them, Go ye into all the world, and speak of what ye have seen there.");
   for (const int32_t block_tokens : {1, 8, 16}) {
     SCOPED_TRACE(block_tokens);
-    Node cold(*model, block_tokens, 512, 0, 256);
+    GenerateNode cold(*model, block_tokens, 512, 0, 256);
     const auto want = cold.Generate(prompt, 12);
     const auto want_bytes = cold.SealedBytes(prompt);
     ASSERT_EQ(want_bytes.size(), prompt.size() / static_cast<size_t>(block_tokens));
     for (size_t split = 1; split <= prompt.size(); ++split) {
       SCOPED_TRACE(split);
-      Node node(*model, block_tokens, 512, 0, static_cast<uint32_t>(1 + split % 7));
+      GenerateNode node(*model, block_tokens, 512, 0, static_cast<uint32_t>(1 + split % 7));
       node.Generate({prompt.begin(), prompt.begin() + static_cast<ptrdiff_t>(split)}, 1);
       const auto resumed = node.Generate(prompt, 12);
       EXPECT_EQ(resumed.tokens, want.tokens);
@@ -139,7 +59,7 @@ TEST(GeneratorTest, EverySplitOfAPromptGivesTheSameAnswerAndTheSameSealedBytes) 
 
 TEST(GeneratorTest, FullyCachedPromptComputesItsLastTokenOnly) {
   const std::unique_ptr<LlamaModel> model = LoadShipped();
-  Node node(*model, 16, 64, 0, 256);
+  GenerateNode node(*model, 16, 64, 0, 256);
   const std::vector<uint32_t> prompt = Bytes("In the beginning was the word. !");
   ASSERT_EQ(prompt.size(), 32u);
   const auto cold = node.Generate(prompt, 8);
@@ -153,7 +73,7 @@ TEST(GeneratorTest, FullyCachedPromptComputesItsLastTokenOnly) {
 TEST(GeneratorTest, LengthsAroundABlockNeverGiveAnotherToken) {
   const std::unique_ptr<LlamaModel> model = LoadShipped();
   const std::vector<uint32_t> text = Bytes("The Lord is my shepherd; I shall not want. He maketh me to lie down");
-  Node node(*model, 16, 256, 0, 5);
+  GenerateNode node(*model, 16, 256, 0, 5);
   for (const size_t length : {1, 15, 16, 17, 31, 32, 33, 48}) {
     SCOPED_TRACE(length);
     const std::vector<uint32_t> prompt(text.begin(), text.begin() + static_cast<ptrdiff_t>(length));
@@ -166,7 +86,7 @@ TEST(GeneratorTest, LengthsAroundABlockNeverGiveAnotherToken) {
 TEST(GeneratorTest, HostTierGivesBackTheSameBits) {
   const std::unique_ptr<LlamaModel> model = LoadShipped(2);
   // 12 device blocks hold one prompt of 8 and little else, so each round promotes from the host.
-  Node node(*model, 16, 12, 64, 64);
+  GenerateNode node(*model, 16, 12, 64, 64);
   std::mt19937 random(7);
   std::vector<std::vector<uint32_t>> prompts(6);
   std::vector<std::vector<uint32_t>> want;
@@ -190,8 +110,8 @@ TEST(GeneratorTest, HostTierGivesBackTheSameBits) {
 
 TEST(GeneratorTest, RefusesWhatTheModelCannotTake) {
   const std::unique_ptr<LlamaModel> model = LoadShipped();
-  Node node(*model, 16, 64, 0, 256);
-  const GenerateEvents ignore{[](const GenerateStart&) { return true; }, [](uint32_t) { return true; }};
+  GenerateNode node(*model, 16, 64, 0, 256);
+  const GenerateEvents ignore{[](const GenerateStart&) { return true; }, [](uint32_t, uint32_t) { return true; }};
   GenerateJob job{.root = node.root, .max_tokens = 1, .deadline = absl::InfiniteFuture()};
   EXPECT_TRUE(absl::IsInvalidArgument(node.generator->Run(job, ignore)));
   job.prompt = {256};
@@ -202,6 +122,17 @@ TEST(GeneratorTest, RefusesWhatTheModelCannotTake) {
   job.max_tokens = 8192;
   EXPECT_TRUE(absl::IsInvalidArgument(node.generator->Run(job, ignore)));
   job.max_tokens = 1;
+  job.samples = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(node.generator->Run(job, ignore)));
+  job.samples = kMaxSamples + 1;
+  EXPECT_TRUE(absl::IsInvalidArgument(node.generator->Run(job, ignore)));
+  job.samples = 1;
+  job.speculate = kMaxSpeculate + 1;
+  EXPECT_TRUE(absl::IsInvalidArgument(node.generator->Run(job, ignore)));
+  job.speculate = 0;
+  job.sampling.top_p = 2;
+  EXPECT_TRUE(absl::IsInvalidArgument(node.generator->Run(job, ignore)));
+  job.sampling.top_p = 0;
   job.prompt.assign(16 * 65, 1);
   EXPECT_TRUE(absl::IsResourceExhausted(node.generator->Run(job, ignore)));
   EXPECT_EQ(node.store->GetBooks().private_blocks, 0u);

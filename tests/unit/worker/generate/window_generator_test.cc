@@ -52,8 +52,10 @@ class Node {
   struct Answer {
     GenerateStart start;
     std::vector<uint32_t> tokens;
+    uint64_t drafted = 0;
   };
-  Answer Generate(const std::vector<uint32_t>& prompt, const StreamingPolicy& policy, bool no_cache = false) {
+  Answer Generate(const std::vector<uint32_t>& prompt, const StreamingPolicy& policy, bool no_cache = false,
+                  uint32_t speculate = 0) {
     CacheIdentity identity;
     identity.block_tokens = kBlockTokens;
     identity.attention_policy = policy.streams() ? "sinks=4,window=8" : "";
@@ -62,18 +64,21 @@ class Node {
                           .policy = policy,
                           .prompt = prompt,
                           .max_tokens = 12,
+                          .speculate = speculate,
                           .no_cache = no_cache,
                           .deadline = absl::Now() + absl::Seconds(120)};
-    const absl::Status status = generator_->Run(job, {.on_start =
-                                                          [&](const GenerateStart& start) {
-                                                            answer.start = start;
-                                                            return true;
-                                                          },
-                                                      .on_token =
-                                                          [&](uint32_t token) {
-                                                            answer.tokens.push_back(token);
-                                                            return true;
-                                                          }});
+    const absl::Status status =
+        generator_->Run(job, {.on_start =
+                                  [&](const GenerateStart& start) {
+                                    answer.start = start;
+                                    return true;
+                                  },
+                              .on_token =
+                                  [&](uint32_t, uint32_t token) {
+                                    answer.tokens.push_back(token);
+                                    return true;
+                                  },
+                              .on_drafts = [&](uint64_t proposed, uint64_t) { answer.drafted += proposed; }});
     EXPECT_TRUE(status.ok()) << status;
     return answer;
   }
@@ -163,6 +168,30 @@ TEST_P(WindowGeneratorTest, ResumesAtTheLongestBoundary) {
     EXPECT_EQ(warm.start.hits[0], length / 16 * 16);
     EXPECT_EQ(warm.start.computed_tokens, std::min(length / 16 * 16, length - 1));
     node.ExpectClean();
+  }
+}
+
+// Blocks that dropped drafts alone had no use for any more are still there.
+TEST_P(WindowGeneratorTest, DraftsLeaveNoTrace) {
+  for (const size_t length : {40, 141, 160}) {
+    SCOPED_TRACE(length);
+    std::vector<uint32_t> prompt;
+    while (prompt.size() < length) prompt.push_back(text_[prompt.size() % 7]);
+    Node plain(*model_, 128, 0, 64);
+    const std::vector<uint32_t> want = plain.Generate(prompt, policy_).tokens;
+    for (const bool no_cache : {false, true}) {
+      for (const uint32_t speculate : {1u, 4u, 16u}) {
+        Node node(*model_, 128, 0, 64);
+        const Node::Answer answer = node.Generate(prompt, policy_, no_cache, speculate);
+        EXPECT_EQ(answer.tokens, want) << "speculate " << speculate;
+        // What sees only itself repeats nothing.
+        EXPECT_TRUE(answer.drafted > 0 || GetParam().window == 1);
+        for (size_t i = 0; i < model_->config().groups.size() && !no_cache; ++i) {
+          EXPECT_EQ(node.store(i).GetBooks().digests, plain.store(i).GetBooks().digests);
+        }
+        node.ExpectClean();
+      }
+    }
   }
 }
 
