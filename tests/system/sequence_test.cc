@@ -4,9 +4,11 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include "absl/time/clock.h"
+#include "kernels/streaming_policy.h"
 #include "kvstore/service/grpc_status.h"
 #include "tests/support/await.h"
 #include "tests/support/process_cluster.h"
@@ -40,16 +42,22 @@ std::string Bytes(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
-// Causal attention of one query at `position`, and its log-sum-exp.
+// Attention of one query at `position`, and its log-sum-exp: causal, or, with a window, to that and to the sinks
+// outside it, which `sink_query` meets.
 std::vector<double> PlainAttention(const Content& content, uint32_t layer, uint64_t position, uint32_t head,
-                                   const float* query, double& lse) {
+                                   const float* query, const float* sink_query, const StreamingPolicy& policy,
+                                   double& lse) {
   const uint32_t kv_head = head / (kQueryHeads / kEngineKvHeads);
+  const auto window = static_cast<uint64_t>(policy.window), sinks = static_cast<uint64_t>(policy.sinks);
   std::vector<double> scores;
   for (uint64_t j = 0; j <= position; ++j) {
+    const bool outside = policy.streams() && position - j >= window;
+    const float* const q = outside ? sink_query : query;
     const std::vector<float> key = content.At(layer, true, j);
     double dot = 0;
-    for (uint32_t d = 0; d < kEngineHeadDim; ++d) dot += double{query[d]} * key[kv_head * kEngineHeadDim + d];
-    scores.push_back(dot / std::sqrt(double{kEngineHeadDim}));
+    for (uint32_t d = 0; d < kEngineHeadDim; ++d) dot += double{q[d]} * key[kv_head * kEngineHeadDim + d];
+    const bool seen = !outside || j < sinks;
+    scores.push_back(seen ? dot / std::sqrt(double{kEngineHeadDim}) : -std::numeric_limits<double>::infinity());
   }
   const double top = *std::max_element(scores.begin(), scores.end());
   double sum = 0;
@@ -118,6 +126,8 @@ class SequenceTest : public testing::Test {
     const size_t row = size_t{kQueryHeads} * kEngineHeadDim;
     std::vector<float> query((end - start) * row);
     for (float& value : query) value = normal(random);
+    std::vector<float> sink_query(query.size());
+    for (float& value : sink_query) value = normal(random);
     for (uint32_t layer = 0; layer < kEngineLayers; ++layer) {
       v1::AttendRequest request;
       request.set_sequence_id(sequence);
@@ -126,6 +136,7 @@ class SequenceTest : public testing::Test {
       request.set_tokens(static_cast<uint32_t>(end - start));
       request.set_q_heads(kQueryHeads);
       request.set_query(Bytes(query));
+      if (policy_.streams()) request.set_sink_query(Bytes(sink_query));
       request.set_return_lse(true);
       grpc::ClientContext context;
       v1::AttendResponse response;
@@ -137,7 +148,8 @@ class SequenceTest : public testing::Test {
         for (uint32_t head = 0; head < kQueryHeads; ++head) {
           const size_t at = (p - start) * row + size_t{head} * kEngineHeadDim;
           double lse = 0;
-          const std::vector<double> plain = PlainAttention(content, layer, p, head, &query[at], lse);
+          const std::vector<double> plain =
+              PlainAttention(content, layer, p, head, &query[at], &sink_query[at], policy_, lse);
           for (uint32_t d = 0; d < kEngineHeadDim; ++d) {
             float got;
             std::memcpy(&got, response.output().data() + (at + d) * sizeof(float), sizeof(got));
@@ -171,6 +183,7 @@ class SequenceTest : public testing::Test {
 
   std::unique_ptr<ProcessCluster> cluster_;
   CacheIdentity identity_;
+  StreamingPolicy policy_;  // of the identity
   std::vector<uint32_t> tokens_;
 };
 
@@ -191,6 +204,65 @@ TEST_F(SequenceTest, AttentionOverAppendedLayersIsThePlainOne) {
   }
   EXPECT_TRUE(CloseSequence(*stub, sequence).ok());
   EXPECT_TRUE(absl::IsNotFound(CloseSequence(*stub, sequence)));
+  EXPECT_TRUE(cluster_->BooksAreClean());
+}
+
+// 400 positions under a policy of 23, appended and attended to in steps, in the blocks of the sinks, the window and a
+// step; then resumed under that policy, and only under that.
+TEST_F(SequenceTest, StreamsUnderItsPolicy) {
+  policy_ = {.sinks = 3, .window = 20};
+  identity_.attention_policy = "sinks=3,window=20";
+  tokens_.resize(400);
+  for (uint32_t i = 0; i < tokens_.size(); ++i) tokens_[i] = i % 97;
+  const auto stub = cluster_->Stub(0);
+  const auto opened = OpenSequence(*stub, identity_, tokens_);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  for (uint64_t start = 0; start < tokens_.size(); start += 10) {
+    for (uint32_t layer = 0; layer < kEngineLayers; ++layer) {
+      const auto appended = Append(*stub, opened->sequence_id(), layer, start, start + 10, Content{});
+      ASSERT_TRUE(appended.ok()) << appended.status();
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectAttention(*stub, opened->sequence_id(), start, start + 10, Content{}));
+    EXPECT_LE(cluster_->DebugState(0)->pinned_blocks(), 5u);
+  }
+  // What the window has left behind can't be attended from, and a step needs the query for the sinks.
+  v1::AttendRequest request;
+  request.set_sequence_id(opened->sequence_id());
+  request.set_start_position(200);
+  request.set_tokens(1);
+  request.set_q_heads(kQueryHeads);
+  request.set_query(Bytes(std::vector<float>(size_t{kQueryHeads} * kEngineHeadDim)));
+  request.set_sink_query(request.query());
+  const auto refusal = [&] {
+    grpc::ClientContext context;
+    v1::AttendResponse response;
+    return FromGrpcStatus(stub->Attend(&context, request, &response));
+  };
+  EXPECT_NE(refusal().message().find("start_position: 200"), absl::string_view::npos) << refusal();
+  request.set_start_position(399);
+  EXPECT_TRUE(refusal().ok()) << refusal();
+  request.clear_sink_query();
+  EXPECT_TRUE(absl::IsInvalidArgument(refusal()));
+  EXPECT_NE(refusal().message().find("sink_query"), absl::string_view::npos) << refusal();
+  EXPECT_TRUE(CloseSequence(*stub, opened->sequence_id()).ok());
+
+  tokens_.resize(396);
+  const auto again = OpenSequence(*stub, identity_, tokens_);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->computed_tokens(), 384u);
+  for (uint32_t layer = 0; layer < kEngineLayers; ++layer) {
+    ASSERT_TRUE(Append(*stub, again->sequence_id(), layer, 384, 396, Content{}).ok());
+  }
+  ExpectAttention(*stub, again->sequence_id(), 384, 396, Content{});
+  EXPECT_TRUE(CloseSequence(*stub, again->sequence_id()).ok());
+  for (const char* other : {"", "sinks=3,window=21", "sinks=2,window=20"}) {
+    CacheIdentity identity = identity_;
+    identity.attention_policy = other;
+    const auto cold = OpenSequence(*stub, identity, tokens_);
+    ASSERT_TRUE(cold.ok()) << cold.status();
+    EXPECT_EQ(cold->computed_tokens(), 0u) << other;
+    EXPECT_TRUE(CloseSequence(*stub, cold->sequence_id()).ok());
+  }
   EXPECT_TRUE(cluster_->BooksAreClean());
 }
 

@@ -95,6 +95,7 @@ absl::StatusOr<Sequence::GroupSlots> Sequence::PrepareSlots(uint64_t start, uint
     return absl::InvalidArgumentError(
         absl::StrCat("start_position: ", start, " leaves a gap after position ", written));
   }
+  for (GroupTable& table : tables_) table.DropUnseen(std::min(start, settled()));
   const size_t blocks_before = tables_[0].size();
   const size_t blocks = static_cast<size_t>((end + block_tokens_ - 1) / block_tokens_);
   for (GroupTable& table : tables_) {
@@ -153,7 +154,6 @@ void Sequence::SealComplete() {
     }
     ++sealed_;
   }
-  for (GroupTable& table : tables_) table.DropUnseen(settled());
 }
 
 bool Sequence::Regain(uint64_t tokens, absl::Time deadline) {

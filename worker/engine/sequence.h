@@ -58,10 +58,10 @@ class Sequence {
   // INVALID_ARGUMENT: fewer than are accepted, or more than there are.
   absl::Status Accept(uint64_t end);
 
-  // Slots to write for [start, start + count), by group, -1 for positions that are ready already. Allocates blocks as
-  // needed. INVALID_ARGUMENT: start leaves a gap after what one of the layers has, or the end is beyond the known
-  // tokens. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED: as BlockStore::Allocate; what was allocated for this call is given
-  // back.
+  // Slots to write for [start, start + count), by group, -1 for positions that are ready already. Lets go of blocks
+  // that neither these positions nor those not settled yet see, then allocates blocks as needed. INVALID_ARGUMENT:
+  // start leaves a gap after what one of the layers has, or the end is beyond the known tokens. RESOURCE_EXHAUSTED,
+  // DEADLINE_EXCEEDED: as BlockStore::Allocate; what was allocated for this call is given back.
   using GroupSlots = std::vector<std::vector<int64_t>>;
   absl::StatusOr<GroupSlots> PrepareSlots(uint64_t start, uint64_t count, int32_t first_layer, int32_t layers,
                                           absl::Time deadline);
@@ -71,7 +71,7 @@ class Sequence {
   }
 
   // The K/V of layers [first_layer, first_layer + layers) is written up to position `end`. Seals every block that is
-  // complete and accepted, then lets go of those that no position after the accepted ones sees.
+  // complete and accepted.
   void MarkWritten(int32_t first_layer, int32_t layers, uint64_t end);
   void MarkWritten(uint64_t end) { MarkWritten(0, static_cast<int32_t>(written_.size()), end); }
 
