@@ -15,7 +15,7 @@ absl::Status CheckPools(const LlamaConfig& config, std::span<const KvPoolView> p
     const bool fits = layout.layers == static_cast<int32_t>(config.groups[group].layers.size()) &&
                       layout.kv_heads == config.kv_heads && layout.head_dim == config.head_dim &&
                       layout.block_tokens > 0 && layout.block_tokens == pools[0].layout.block_tokens &&
-                      KvFormatBits(layout.format) >= 16 && !layout.mla();
+                      KvFormatBits(layout.format) > 0 && !layout.mla();
     if (!fits) return absl::InvalidArgumentError(absl::StrCat("pools: the layout of ", group, " is not of this model"));
   }
   return absl::OkStatus();

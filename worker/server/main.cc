@@ -48,7 +48,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--cluster-secret-file", flags.secret_file, "Raw bytes shared by all servers");
   app.add_option("--model", o.model_dir, "Folder of a LlamaForCausalLM model to run");
   app.add_option("--threads", o.threads, "Threads of the model");
-  app.add_option("--kv-format", flags.format, "fp32, fp16 or bf16");
+  app.add_option("--kv-format", flags.format, "fp32, fp16, bf16, fp8, int8 or int4");
   app.add_option("--block-tokens", o.block_tokens, "Tokens of a block");
   app.add_option("--layers", flags.layers, "Without --model: layers of the engine's cache");
   app.add_option("--kv-heads", flags.kv_heads, "Without --model: K/V heads");

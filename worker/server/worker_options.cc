@@ -25,10 +25,7 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& options) {
   if (options.block_tokens < 1 || options.block_tokens > kMaxBlockTokens) {
     return wrong(absl::StrCat("--block-tokens: ", options.block_tokens, ", must be 1 to ", kMaxBlockTokens));
   }
-  if (KvFormatBits(options.format) < 16) {
-    return wrong(
-        absl::StrCat("--kv-format: ", std::string(KvFormatName(options.format)), ", must be fp32, fp16 or bf16"));
-  }
+  if (KvFormatBits(options.format) == 0) return wrong("--kv-format: none");
   if (options.model_dir.empty() && options.layout.block_bytes <= 0) {
     return wrong("--model: give a model, or --layers, --kv-heads and --head-dim");
   }
@@ -40,6 +37,9 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& options) {
     }
     if (layout.head_dim > kMaxHeadDim) {
       return wrong(absl::StrCat("--head-dim: ", layout.head_dim, ", the limit is ", kMaxHeadDim));
+    }
+    if (layout.format == KvFormat::kInt4 && layout.head_dim % 2 != 0) {
+      return wrong(absl::StrCat("--head-dim: ", layout.head_dim, ", must be even for --kv-format int4"));
     }
     const double bytes = 8.0 * layout.layers * layout.kv_heads * layout.block_tokens * layout.head_dim;
     if (bytes > 2.0 * kMaxBlockBytes || layout.block_bytes > kMaxBlockBytes) {

@@ -23,8 +23,8 @@ inline std::string SourceDir() {
 
 struct GenerateNode {
   GenerateNode(const LlamaModel& model, int32_t block_tokens, uint32_t device_blocks, uint32_t host_blocks,
-               uint32_t chunk) {
-    const BlockLayout layout = model.config().CacheLayout(KvFormat::kF32, block_tokens);
+               uint32_t chunk, KvFormat format = KvFormat::kF32) {
+    const BlockLayout layout = model.config().CacheLayout(format, block_tokens);
     device = *MemoryPool::Create(layout, device_blocks);
     if (host_blocks > 0) host = *MemoryPool::Create(layout, host_blocks);
     store = *BlockStore::Create({.device = device.get(),

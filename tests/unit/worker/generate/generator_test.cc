@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/kv_format.h"
 #include "tests/unit/worker/generate/generate_node.h"
 
 namespace kvmesh {
@@ -35,19 +36,24 @@ TEST(GeneratorTest, GreedyFromBosGivesTheGoldenIdsOfStories260k) {
   }
 }
 
-TEST(GeneratorTest, EverySplitOfAPromptGivesTheSameAnswerAndTheSameSealedBytes) {
+class GeneratorFormatTest : public testing::TestWithParam<KvFormat> {};
+INSTANTIATE_TEST_SUITE_P(Formats, GeneratorFormatTest, testing::ValuesIn(kKvFormats),
+                         [](const auto& info) { return std::string(KvFormatName(info.param)); });
+
+TEST_P(GeneratorFormatTest, EverySplitOfAPromptGivesTheSameAnswerAndTheSameSealedBytes) {
   const std::unique_ptr<LlamaModel> model = LoadShipped();
   const std::vector<uint32_t> prompt =
       Bytes("And he said unto them, Go ye into all the world, and speak of what ye have seen there.");
   for (const int32_t block_tokens : {1, 8, 16}) {
     SCOPED_TRACE(block_tokens);
-    GenerateNode cold(*model, block_tokens, 512, 0, 256);
+    GenerateNode cold(*model, block_tokens, 512, 0, 256, GetParam());
     const auto want = cold.Generate(prompt, 12);
+    EXPECT_EQ(cold.Generate(prompt, 12, /*no_cache=*/true).tokens, want.tokens);
     const auto want_bytes = cold.SealedBytes(prompt);
     ASSERT_EQ(want_bytes.size(), prompt.size() / static_cast<size_t>(block_tokens));
     for (size_t split = 1; split <= prompt.size(); ++split) {
       SCOPED_TRACE(split);
-      GenerateNode node(*model, block_tokens, 512, 0, static_cast<uint32_t>(1 + split % 7));
+      GenerateNode node(*model, block_tokens, 512, 0, static_cast<uint32_t>(1 + split % 7), GetParam());
       node.Generate({prompt.begin(), prompt.begin() + static_cast<ptrdiff_t>(split)}, 1);
       const auto resumed = node.Generate(prompt, 12);
       EXPECT_EQ(resumed.tokens, want.tokens);
@@ -57,9 +63,9 @@ TEST(GeneratorTest, EverySplitOfAPromptGivesTheSameAnswerAndTheSameSealedBytes) 
   }
 }
 
-TEST(GeneratorTest, FullyCachedPromptComputesItsLastTokenOnly) {
+TEST_P(GeneratorFormatTest, FullyCachedPromptComputesItsLastTokenOnly) {
   const std::unique_ptr<LlamaModel> model = LoadShipped();
-  GenerateNode node(*model, 16, 64, 0, 256);
+  GenerateNode node(*model, 16, 64, 0, 256, GetParam());
   const std::vector<uint32_t> prompt = Bytes("In the beginning was the word. !");
   ASSERT_EQ(prompt.size(), 32u);
   const auto cold = node.Generate(prompt, 8);
@@ -83,10 +89,10 @@ TEST(GeneratorTest, LengthsAroundABlockNeverGiveAnotherToken) {
   }
 }
 
-TEST(GeneratorTest, HostTierGivesBackTheSameBits) {
+TEST_P(GeneratorFormatTest, HostTierGivesBackTheSameBits) {
   const std::unique_ptr<LlamaModel> model = LoadShipped(2);
   // 12 device blocks hold one prompt of 8 and little else, so each round promotes from the host.
-  GenerateNode node(*model, 16, 12, 64, 64);
+  GenerateNode node(*model, 16, 12, 64, 64, GetParam());
   std::mt19937 random(7);
   std::vector<std::vector<uint32_t>> prompts(6);
   std::vector<std::vector<uint32_t>> want;

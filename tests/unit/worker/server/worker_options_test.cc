@@ -7,6 +7,8 @@
 #include <limits>
 #include <string>
 
+#include "kernels/kv_format.h"
+
 namespace kvmesh {
 namespace {
 
@@ -25,9 +27,13 @@ TEST(WorkerOptionsTest, GoodOptionsPass) {
   WorkerOptions model = GoodOptions();
   model.layout = {};
   model.model_dir = "model";
-  for (const KvFormat format : {KvFormat::kF32, KvFormat::kF16, KvFormat::kBf16}) {
+  for (const KvFormat format : kKvFormats) {
     model.format = format;
-    EXPECT_TRUE(ValidateWorkerOptions(model).ok());
+    EXPECT_TRUE(ValidateWorkerOptions(model).ok()) << KvFormatName(format);
+    WorkerOptions engine = GoodOptions();
+    engine.format = format;
+    engine.layout = CanonicalLayout(format, 1, 1, 16, 8);
+    EXPECT_TRUE(ValidateWorkerOptions(engine).ok()) << KvFormatName(format);
   }
 }
 
@@ -54,8 +60,9 @@ TEST(WorkerOptionsTest, EachFaultNamesItsOption) {
   EXPECT_THAT(fault([](auto& o) { o.worker_id.assign(129, 'w'); }), StartsWith("--id"));
   EXPECT_THAT(fault([](auto& o) { o.block_tokens = 0; }), StartsWith("--block-tokens"));
   EXPECT_THAT(fault([](auto& o) { o.block_tokens = 4097; }), StartsWith("--block-tokens"));
-  EXPECT_THAT(fault([](auto& o) { o.format = KvFormat::kInt8; }), StartsWith("--kv-format: int8"));
   EXPECT_THAT(fault([](auto& o) { o.format = KvFormat::kUnspecified; }), StartsWith("--kv-format"));
+  EXPECT_THAT(fault([](auto& o) { o.layout = CanonicalLayout(o.format = KvFormat::kInt4, 1, 1, 16, 7); }),
+              StartsWith("--head-dim: 7, must be even"));
   EXPECT_THAT(fault([](auto& o) { o.layout = {}; }), StartsWith("--model"));
   EXPECT_THAT(fault([](auto& o) { o.host_format = KvFormat::kUnspecified; }), StartsWith("--host-format: format"));
   EXPECT_THAT(fault([](auto& o) {
