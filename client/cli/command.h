@@ -13,6 +13,7 @@ namespace kvmesh {
 // code.
 using RunCommand = std::function<absl::StatusOr<int>()>;
 
+void AddEvalCommand(CLI::App& app, RunCommand& run);
 void AddKeyCommand(CLI::App& app, RunCommand& run);
 void AddLookupCommand(CLI::App& app, RunCommand& run);
 void AddGenerateCommand(CLI::App& app, RunCommand& run);

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,7 @@ struct GenerateFlags {
   std::string tokens;
   std::string tokens_file;
   std::string prompt;
+  std::optional<std::string> format;
   uint32_t max_tokens = 0;
   uint32_t samples = 1;
   uint32_t speculate = 0;
@@ -99,6 +101,11 @@ absl::StatusOr<Generated> InProcess(const GenerateFlags& flags, std::vector<uint
   options.model_dir = flags.model_dir;
   options.tls.insecure = true;
   options.max_pinned_fraction = 1.0;
+  if (flags.format) {
+    const absl::StatusOr<KvFormat> format = ParseFormatName(*flags.format);
+    if (!format.ok()) return format.status();
+    options.format = *format;
+  }
   const absl::StatusOr<std::unique_ptr<WorkerCore>> core =
       WorkerCore::Create(options, NewIncarnation(RandomSource::Real()), {});
   if (!core.ok()) return core.status();
@@ -202,6 +209,7 @@ absl::StatusOr<int> Run(const GenerateFlags& flags) {
   if (local == !flags.cluster.coordinators.empty()) {
     return absl::InvalidArgumentError("--coordinator, --model: exactly one must be given");
   }
+  if (!local && flags.format) return absl::InvalidArgumentError("--kv-format: needs --model");
   if (local && !flags.worker.empty()) return absl::InvalidArgumentError("--worker: needs --coordinator");
   if ((!flags.tokens.empty()) + (!flags.tokens_file.empty()) + (!flags.prompt.empty()) != 1) {
     return absl::InvalidArgumentError("--tokens, --tokens-file, --prompt: exactly one must be given");
@@ -229,6 +237,8 @@ void AddGenerateCommand(CLI::App& app, RunCommand& run) {
   command->add_option("--worker", flags->worker, "Run on this worker");
   command->add_option("--model", flags->model_dir, "Folder of a model to run in this process, without servers")
       ->check(CLI::ExistingDirectory);
+  command->add_option("--kv-format", flags->format,
+                      "With --model: fp32, fp16, bf16, fp8, int8 or int4 K/V (default: fp32)");
   command->add_option("--tokens", flags->tokens, "Prompt as token ids: 1,403");
   command->add_option("--tokens-file", flags->tokens_file, "Prompt as a file of token ids");
   command->add_option("--prompt", flags->prompt, "Prompt as text");

@@ -47,6 +47,11 @@ absl::StatusOr<std::vector<uint32_t>> ReadTokensFile(const std::string& path) {
   return ParseTokens(*text, "--tokens-file");
 }
 
+absl::StatusOr<KvFormat> ParseFormatName(const std::string& name) {
+  if (const std::optional<KvFormat> format = ParseKvFormat(name)) return *format;
+  return absl::InvalidArgumentError(absl::StrCat("--kv-format: \"", name, "\" is no format"));
+}
+
 absl::StatusOr<CacheIdentity> ReadIdentityFile(const std::string& path) {
   const absl::StatusOr<std::string> json = ReadInputFile(path, "--identity");
   if (!json.ok()) return json.status();

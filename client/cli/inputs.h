@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "client/client.h"
+#include "kernels/layout.h"
 #include "kvstore/base/status.h"
 #include "kvstore/block/cache_identity.h"
 #include "kvstore/block/lossy_formats.h"
@@ -28,6 +29,9 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokens(absl::string_view text, absl::
 
 // The tokens of --tokens-file. Errors of both above.
 absl::StatusOr<std::vector<uint32_t>> ReadTokensFile(const std::string& path);
+
+// The format that --kv-format names. INVALID_ARGUMENT naming the flag.
+absl::StatusOr<KvFormat> ParseFormatName(const std::string& name);
 
 absl::StatusOr<CacheIdentity> ReadIdentityFile(const std::string& path);
 

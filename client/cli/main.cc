@@ -12,6 +12,7 @@ int Main(int argc, char** argv) {
   app.name("kvmesh");
   app.require_subcommand(1);
   RunCommand run;
+  AddEvalCommand(app, run);
   AddKeyCommand(app, run);
   AddLookupCommand(app, run);
   AddGenerateCommand(app, run);

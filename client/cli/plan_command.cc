@@ -98,8 +98,8 @@ absl::StatusOr<int> Run(PlanFlags& flags) {
   if (!text.ok()) return text.status();
   const absl::StatusOr<ModelShape> shape = ParseModelShape(*text, absl::StrCat("--model: ", flags.model));
   if (!shape.ok()) return shape.status();
-  const std::optional<KvFormat> format = flags.format.empty() ? shape->dtype : ParseKvFormat(flags.format);
-  if (!format) return absl::InvalidArgumentError(absl::StrCat("--kv-format: \"", flags.format, "\" is no format"));
+  const absl::StatusOr<KvFormat> format = flags.format.empty() ? shape->dtype : ParseFormatName(flags.format);
+  if (!format.ok()) return format.status();
   flags.options.format = *format;
   if (flags.memory) {
     if (*flags.memory > static_cast<uint64_t>(INT64_MAX)) {

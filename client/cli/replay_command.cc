@@ -9,9 +9,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "client/cli/command.h"
 #include "client/cli/end_signal.h"
+#include "client/cli/progress_line.h"
 #include "client/cli/replay.h"
 #include "client/cli/trace.h"
 #include "kvstore/service/log.h"
@@ -49,20 +49,6 @@ absl::Status ParseCapacity(const std::string& text, ReplayOptions& options) {
   }
   return absl::OkStatus();
 }
-
-// A line that is written over, ten times a second.
-class ProgressLine {
- public:
-  void operator()(size_t done, size_t all) {
-    const absl::Time now = absl::Now();
-    if (now - last_ < absl::Milliseconds(100) && done != all) return;
-    last_ = now;
-    std::fprintf(stderr, "\r%zu of %zu requests%s", done, all, done == all ? "\n" : "");
-  }
-
- private:
-  absl::Time last_ = absl::InfinitePast();
-};
 
 double HitRate(const ReplayResult& result) {
   return result.blocks == 0 ? 0 : static_cast<double>(result.hit_blocks) / static_cast<double>(result.blocks);
@@ -104,7 +90,7 @@ absl::StatusOr<int> Run(ReplayFlags& flags) {
   flags.options.round_robin = flags.route == "round-robin";
   const absl::StatusOr<std::vector<TraceRequest>> trace = ReadMooncakeTrace(flags.trace);
   if (!trace.ok()) return trace.status();
-  if (isatty(STDERR_FILENO) != 0) flags.options.progress = ProgressLine();
+  if (isatty(STDERR_FILENO) != 0) flags.options.progress = ProgressLine("requests");
   SetMinLogLevel(LogLevel::kError);
   BlockSignals();
   int ended_by = 0;

@@ -139,6 +139,37 @@ TEST_F(CliClusterTest, SamplesOfAClusterAreThoseOfOneProcess) {
   EXPECT_TRUE(cluster_.BooksAreClean());
 }
 
+TEST_F(CliTest, GenerateTakesAFormat) {
+  const std::string generate = absl::StrCat("generate --model ", KVMESH_MODEL_DIR, " --prompt Inthebeginning --json ");
+  const json fp32 = Object(generate + "--max-tokens 100");
+  EXPECT_EQ(Object(generate + "--max-tokens 100 --kv-format fp32").at("tokens"), fp32.at("tokens"));
+  const json int4 = Object(generate + "--max-tokens 100 --kv-format int4");
+  EXPECT_EQ(int4.at("tokens").size(), 100u);
+  EXPECT_NE(int4.at("tokens"), fp32.at("tokens"));
+}
+
+TEST_F(CliTest, EvalPrintsOneObjectWithTheFigures) {
+  std::string ids;
+  for (int i = 0; i < 300; ++i) absl::StrAppend(&ids, int{"In the beginning was the word. "[i % 31]}, " ");
+  Write("text", ids);
+  const std::string eval = absl::StrCat("eval --model ", KVMESH_MODEL_DIR, " --tokens-file FOLDER/text --json ");
+  const json fp32 = Object(eval);
+  EXPECT_THAT(KeysOf(fp32), UnorderedElementsAre("tokens", "mean_nll", "mean_nll_fp32", "max_abs_logit_diff"));
+  EXPECT_EQ(fp32.at("tokens"), 300);
+  EXPECT_EQ(fp32.at("mean_nll"), fp32.at("mean_nll_fp32"));
+  EXPECT_EQ(fp32.at("max_abs_logit_diff"), 0);
+  const json int8 = Object(eval + "--kv-format int8 --threads 2");
+  EXPECT_EQ(int8.at("mean_nll_fp32"), fp32.at("mean_nll"));
+  EXPECT_NE(int8.at("mean_nll"), int8.at("mean_nll_fp32"));
+  EXPECT_GT(int8.at("max_abs_logit_diff"), 0);
+  const json windows = Object(eval + "--window-tokens 100");
+  EXPECT_NE(windows.at("mean_nll"), fp32.at("mean_nll"));
+  const json streaming = Object(eval + "--policy sinks=4,window=60 --kv-format bf16");
+  EXPECT_EQ(streaming.at("tokens"), 300);
+  EXPECT_NE(streaming.at("mean_nll_fp32"), fp32.at("mean_nll"));
+  EXPECT_GT(streaming.at("max_abs_logit_diff"), 0);
+}
+
 TEST_F(CliClusterTest, GenerateLookupAndStatsTellTheSameStory) {
   const std::string prompt = "AndtheLORDspakeuntoMosesandsaidunto";  // 35 bytes, a token each
   const std::string generate = absl::StrCat("generate ", at_, " --prompt ", prompt, " --max-tokens 6 --json");
@@ -206,9 +237,13 @@ TEST_F(CliTest, WrongUsageExitsWithTwoAndOneLineThatNamesTheFlag) {
   Write("trace", R"({"timestamp": 0, "output_length": 1, "hash_ids": [1]})");
   Write("words", "one two");
   Write("secret", "short");
+  Write("one", "7");
+  Write("large", "7 256");
   const std::string key = "key --identity FOLDER/identity.json ";
   const std::string lookup = "lookup --insecure --identity FOLDER/identity.json ";
   const std::string local = absl::StrCat("generate --model ", KVMESH_MODEL_DIR, " ");
+  const std::string eval = absl::StrCat("eval --model ", KVMESH_MODEL_DIR, " ");
+  const std::string text = eval + "--tokens-file FOLDER/tokens ";
   const std::string replay = "replay --trace FOLDER/trace --format mooncake ";
   const std::pair<std::string, std::string> lines[] = {
       {"key --tokens-file FOLDER/tokens", "--identity"},
@@ -242,6 +277,21 @@ TEST_F(CliTest, WrongUsageExitsWithTwoAndOneLineThatNamesTheFlag) {
       {local + "--tokens 1,x --max-tokens 3", "--tokens"},
       {local + "--tokens-file FOLDER/words --max-tokens 3", "--tokens-file"},
       {local + "--worker w --prompt x --max-tokens 3", "--worker"},
+      {local + "--kv-format q8 --prompt x --max-tokens 3", "--kv-format"},
+      {"generate --insecure --coordinator 127.0.0.1:1 --kv-format int8 --prompt x --max-tokens 3", "--kv-format"},
+      {"eval --tokens-file FOLDER/tokens", "--model"},
+      {"eval --model FOLDER/absent --tokens-file FOLDER/tokens", "--model"},
+      {eval, "--tokens-file"},
+      {eval + "--tokens-file FOLDER/absent", "--tokens-file"},
+      {eval + "--tokens-file FOLDER/words", "--tokens-file"},
+      {eval + "--tokens-file FOLDER/one", "--tokens-file: fewer than 2"},
+      {eval + "--tokens-file FOLDER/large", "--tokens-file: id 256"},
+      {text + "--kv-format q8", "--kv-format"},
+      {text + "--policy window=4", "--policy"},
+      {text + "--policy sinks=4,window=8189", "--policy"},
+      {text + "--window-tokens 0", "--window-tokens"},
+      {text + "--window-tokens 8193", "--window-tokens"},
+      {text + "--threads 0", "--threads"},
       {"generate --model FOLDER/absent --prompt x --max-tokens 3", "--model"},
       {"replay --trace FOLDER/trace", "--format"},
       {"replay --trace FOLDER/absent --format mooncake", "--trace"},

@@ -1,11 +1,13 @@
 // Trained models give the answers that independent float64 implementations wrote down.
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gtest/gtest.h"
+#include "kernels/kv_format.h"
 #include "nlohmann/json.hpp"
 #include "tests/unit/worker/model/local_runner.h"
 #include "worker/model/vocabulary.h"
@@ -37,6 +39,31 @@ double MeanNll(const LlamaModel& model, const std::vector<uint32_t>& ids) {
   double sum = 0;
   for (int64_t i = 0; i + 1 < length; ++i) sum += Nll(logits.row(i), ids[static_cast<size_t>(i) + 1]);
   return sum / static_cast<double>(length - 1);
+}
+
+// A text resumed from cached blocks has the logits of its uncached run, bit for bit, in every format.
+void ExpectCachedEqualsUncached(const LlamaModel& model, const std::vector<uint32_t>& ids) {
+  const auto length = static_cast<int64_t>(ids.size()), blocks = (length + 15) / 16;
+  const auto vocab = static_cast<size_t>(model.config().vocab_size);
+  for (const KvFormat format : kKvFormats) {
+    const PlainPool pool(model.config().CacheLayout(format, 16), 2 * blocks);
+    LocalSequence uncached(pool.view(), 0, length);
+    const Logits whole = MustForward(model, pool.view(), uncached.Next(ids, LogitsWanted::kAll));
+    for (const int64_t cached : {int64_t{16}, length / 32 * 16, length - 16}) {
+      std::vector<uint32_t> table = uncached.block_table();
+      for (size_t i = static_cast<size_t>(cached) / 16; i < table.size(); ++i)
+        table[i] += static_cast<uint32_t>(blocks);
+      LocalSequence resumed(pool.view(), table);
+      resumed.ResumeAt(cached);
+      const auto from = static_cast<size_t>(cached);
+      const Logits rest =
+          MustForward(model, pool.view(), resumed.Next(std::span(ids).subspan(from), LogitsWanted::kAll));
+      const std::span<const float> expected = std::span(whole.values).subspan(from * vocab);
+      ASSERT_EQ(rest.values.size(), expected.size());
+      EXPECT_EQ(std::memcmp(rest.values.data(), expected.data(), expected.size_bytes()), 0)
+          << KvFormatName(format) << ", " << cached << " tokens cached";
+    }
+  }
 }
 
 void ExpectLogits(std::span<const float> logits, const json& golden) {
@@ -100,6 +127,8 @@ TEST_F(StoriesTest, SixteenBitPoolStaysClose) {
   EXPECT_NEAR(sum / 255, golden_["mean_nll_of_greedy_ids"].get<double>(), 0.02);
 }
 
+TEST_F(StoriesTest, CachedEqualsUncachedInEveryFormat) { ExpectCachedEqualsUncached(*model_, ids_); }
+
 class ShippedModelTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -144,6 +173,13 @@ TEST_F(ShippedModelTest, HeldOutTextIsAsLikelyAsTheGoldenSays) {
     ASSERT_LE((i + 1) * window, heldout_.size());
     const std::vector<uint32_t> ids = Vocabulary::Bytes().Encode(heldout_.substr(i * window, window));
     EXPECT_NEAR(MeanNll(*model_, ids), golden_["window_nll"][i].get<double>(), 1e-4) << "window " << i;
+  }
+}
+
+TEST_F(ShippedModelTest, CachedEqualsUncachedInEveryFormat) {
+  for (size_t i = 0; i < 8; ++i) {
+    SCOPED_TRACE(i);
+    ExpectCachedEqualsUncached(*model_, Vocabulary::Bytes().Encode(heldout_.substr(i * 256, 256)));
   }
 }
 
