@@ -61,7 +61,7 @@ class WindowsTest : public ::testing::Test {
       if (response.has_start()) {
         answer.computed_tokens = response.start().computed_tokens();
         answer.hits = response.start().hits();
-      } else {
+      } else if (response.has_token()) {
         answer.tokens.push_back(response.token().id());
       }
     }

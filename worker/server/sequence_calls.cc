@@ -53,8 +53,8 @@ absl::Status CheckSeen(const GroupTable& table, uint64_t start, uint64_t count) 
   const NeededBlocks needed = BlocksSeenFrom(table.group(), start, start + count, block_tokens);
   for (uint32_t i = 0; i < needed.end; ++i) {
     if (!needed.Has(i) || table.held(i)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("start_position: ", start, " sees block ", i, ", which its window has left behind since the last append"));
+    return absl::InvalidArgumentError(absl::StrCat("start_position: ", start, " sees block ", i,
+                                                   ", which its window has left behind since the last append"));
   }
   return absl::OkStatus();
 }
