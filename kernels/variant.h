@@ -13,6 +13,10 @@ enum class KernelVariant {
   kAvx512,     // Highway, and attention by AVX-512 with BF16 and VNNI, where the CPU has all of them
 };
 
+// Goes up with every change by which a variant gives other bits for the same input. Identities name it beside the
+// variant, so that state of other bits is never taken for the same.
+inline constexpr int kKernelRevision = 2;
+
 // Chosen once, at first use: the variant that the environment variable KVMESH_KERNEL names, else the fastest one
 // usable. A name that is unknown or not usable aborts with a message that lists the names. Thread safe.
 KernelVariant CurrentVariant();

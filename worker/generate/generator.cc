@@ -24,7 +24,7 @@ CacheIdentity ModelIdentity(const LlamaModel& model, const BlockLayout& layout) 
   identity.model = "llama";
   identity.model_revision = model.revision();
   identity.numerics = absl::StrCat("fp32/kv-", std::string(KvFormatName(layout.format)), "/", model.row_kernels().name,
-                                   "/", std::string(KernelVariantName(CurrentVariant())));
+                                   "/", std::string(KernelVariantName(CurrentVariant())), ".", kKernelRevision);
   identity.block_tokens = static_cast<uint32_t>(layout.block_tokens);
   identity.rope = RopeIdentity{.theta = model.config().rope_theta,
                                .rotary_dim = static_cast<uint32_t>(model.config().head_dim),

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/kv_format.h"
+#include "kernels/variant.h"
 #include "tests/unit/worker/generate/generate_node.h"
 
 namespace kvmesh {
@@ -112,6 +113,15 @@ TEST_P(GeneratorFormatTest, HostTierGivesBackTheSameBits) {
   const BlockStore::Books books = node.store->GetBooks();
   EXPECT_EQ(books.pinned_blocks, 0u);
   EXPECT_EQ(books.private_blocks, 0u);
+}
+
+TEST(GeneratorTest, NumericsNameWhatDecidesBits) {
+  const std::unique_ptr<LlamaModel> model = LoadShipped();
+  const BlockLayout layout = model->config().CacheLayout(KvFormat::kInt8, 16);
+  const std::string numerics = ModelIdentity(*model, layout).numerics;
+  EXPECT_EQ(numerics.substr(0, 13), "fp32/kv-int8/");
+  const std::string kernels = std::string(KernelVariantName(CurrentVariant())) + ".2";
+  EXPECT_EQ(numerics.substr(numerics.rfind('/') + 1), kernels);
 }
 
 TEST(GeneratorTest, RefusesWhatTheModelCannotTake) {
