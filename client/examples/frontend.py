@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 import grpc
 
@@ -25,6 +26,18 @@ def load_protos():
     from kvmesh.v1 import coordinator_pb2, coordinator_pb2_grpc, worker_pb2, worker_pb2_grpc
     shutil.rmtree(out)
     return coordinator_pb2, coordinator_pb2_grpc, worker_pb2, worker_pb2_grpc
+
+
+def await_indexed(coordinator, route_request, seconds=5):
+    """Waits until the coordinator knows of the prompt's first blocks: reports travel behind the data."""
+    probe = type(route_request)()
+    probe.CopyFrom(route_request)
+    probe.lookup_only = True
+    deadline = time.monotonic() + seconds
+    while coordinator.Route(probe, timeout=10).matched_tokens == 0:
+        if time.monotonic() > deadline:
+            sys.exit("the coordinator did not learn of the prompt's blocks")
+        time.sleep(0.01)
 
 
 def main():
@@ -48,9 +61,10 @@ def main():
         for response in worker.Generate(request, timeout=30):
             if response.HasField("start"):
                 start = response.start
-            else:
+            elif response.HasField("token"):
                 text += response.token.text
         coordinator.Complete(coordinator_pb2.CompleteRequest(placement_id=route.placement_id, hits=start.hits), timeout=10)
+        await_indexed(coordinator, route_request)
         print(f"{attempt}: {start.worker_id} resumed {start.computed_tokens} of {start.prompt_tokens} tokens -> {text.decode()!r}")
     return 0 if start.computed_tokens > 0 else 1
 
