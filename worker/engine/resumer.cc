@@ -10,6 +10,10 @@
 namespace kvmesh {
 namespace {
 
+bool HasWindow(std::span<const CacheGroup> groups) {
+  return std::any_of(groups.begin(), groups.end(), [](const CacheGroup& group) { return group.window > 0; });
+}
+
 HitSource SourceOf(Tier tier) { return static_cast<HitSource>(tier); }
 static_assert(static_cast<int>(HitSource::kDevice) == static_cast<int>(Tier::kDevice));
 static_assert(static_cast<int>(HitSource::kHost) == static_cast<int>(Tier::kHost));
@@ -62,20 +66,24 @@ ResumeResult Resumer::Resume(const ResumeRequest& request) {
   std::vector<BlockPin> pins;
   if (chain != request.groups.end()) pins = ResumeChain(request, result, reason);
 
-  WindowResume windows = ResumeWindows({.groups = request.groups,
-                                        .keys = request.keys,
-                                        .tokens = request.tokens,
-                                        .limit = chain == request.groups.end() ? request.keys.size() : pins.size(),
-                                        .accepted = request.accepted,
-                                        .deadline = request.deadline});
-  if (windows.boundary < pins.size()) reason = "window";
-  result.held = std::move(windows.held);
-  if (chain != request.groups.end()) {
+  if (HasWindow(request.groups)) {
+    WindowResume windows = ResumeWindows({.groups = request.groups,
+                                          .keys = request.keys,
+                                          .tokens = request.tokens,
+                                          .limit = chain == request.groups.end() ? request.keys.size() : pins.size(),
+                                          .accepted = request.accepted,
+                                          .deadline = request.deadline});
+    if (windows.boundary < pins.size()) reason = "window";
+    result.held = std::move(windows.held);
+    if (chain == request.groups.end()) {
+      for (const Tier tier : windows.found_in) result.found_in.push_back(SourceOf(tier));
+    }
     result.found_in.resize(windows.boundary);
+  }
+  if (chain != request.groups.end()) {
     std::vector<HeldBlock>& held = result.held[static_cast<size_t>(chain - request.groups.begin())];
-    for (uint32_t i = 0; i < windows.boundary; ++i) held.push_back({i, std::move(pins[i])});
-  } else {
-    for (const Tier tier : windows.found_in) result.found_in.push_back(SourceOf(tier));
+    held.reserve(result.blocks());
+    for (uint32_t i = 0; i < result.blocks(); ++i) held.push_back({i, std::move(pins[i])});
   }
 
   if (!request.counted) return result;
@@ -91,9 +99,7 @@ ResumeResult Resumer::Resume(const ResumeRequest& request) {
 std::vector<BlockPin> Resumer::ResumeChain(const ResumeRequest& request, ResumeResult& result, std::string& reason) {
   std::vector<BlockPin> pins;
   // A window's blocks are not pulled, and the chain's alone would be of no use.
-  const bool windows = std::any_of(request.groups.begin(), request.groups.end(),
-                                   [](const CacheGroup& group) { return group.window > 0; });
-  std::vector<bool> used(request.sources.size(), windows);
+  std::vector<bool> used(request.sources.size(), HasWindow(request.groups));
   std::string fetch_failure;  // of the last pull, where it failed
   while (pins.size() < request.keys.size()) {
     const std::span<const BlockKey> rest = request.keys.subspan(pins.size());

@@ -63,17 +63,18 @@ WindowResume ResumeWindows(const WindowRequest& request) {
     CountRuns(presence, request.accepted);
     windows.push_back(std::move(presence));
   }
+  std::vector<NeededBlocks> needed;
   for (size_t boundary = request.limit; boundary > 0; --boundary) {
-    WindowResume out{.boundary = boundary, .held = {}, .found_in = {}};
-    out.held.resize(request.groups.size());
-    out.found_in.resize(boundary, Tier::kDevice);
-    std::vector<NeededBlocks> needed;
+    needed.clear();
     bool covered = true;
     for (const Presence& window : windows) {
       needed.push_back(
           BlocksToContinue(*window.group, static_cast<uint32_t>(boundary), request.tokens, window.block_tokens));
       covered = covered && Covers(window, needed.back());
     }
+    if (!covered) continue;
+    WindowResume out{.boundary = boundary, .held = {}, .found_in = std::vector<Tier>(boundary, Tier::kDevice)};
+    out.held.resize(request.groups.size());
     for (size_t i = 0; i < windows.size() && covered; ++i) {
       std::vector<HeldBlock>& held = out.held[static_cast<size_t>(windows[i].group - request.groups.data())];
       covered = Pin(windows[i], 0, needed[i].sinks, request, held, out.found_in) &&

@@ -1,5 +1,6 @@
 #include "worker/server/worker_core.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,7 +51,10 @@ absl::Status WorkerCore::OpenTiers() {
   for (size_t i = 0; i < groups; ++i) {
     const double share = static_cast<double>(layouts[i].block_bytes) / bytes;
     GroupTiers::Place place{.layout = layouts[i], .disk_dir = options_.disk_dir, .disk_bytes = options_.disk_bytes};
-    if (groups > 1) place.disk_bytes = static_cast<uint64_t>(static_cast<double>(options_.disk_bytes) * share);
+    // A cap stays one, however small: 0 would be none.
+    if (groups > 1 && options_.disk_bytes > 0) {
+      place.disk_bytes = std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(options_.disk_bytes) * share));
+    }
     if (i > 0 && !place.disk_dir.empty()) absl::StrAppend(&place.disk_dir, "/group-", i);
     absl::StatusOr<std::unique_ptr<GroupTiers>> tiers = GroupTiers::Open(options_, place);
     if (!tiers.ok()) return tiers.status();

@@ -36,6 +36,38 @@ struct Case {
   }
 };
 
+// What RandomCase draws from; numbers from 1 up to these, positions from -2 on.
+struct CaseLimits {
+  std::vector<int32_t> block_tokens;
+  std::vector<int32_t> head_dims;
+  std::vector<int64_t> windows;
+  int32_t kv_heads = 1;
+  int32_t group = 1;
+  int64_t shares = 1;
+  int64_t positions = 1;
+  int64_t queries = 1;
+};
+
+// A case in `format`, the same for the same seed; a third each have a soft cap and sinks.
+inline Case RandomCase(uint64_t seed, KvFormat format, const CaseLimits& limits) {
+  std::mt19937_64 random(seed);
+  const auto pick = [&](const auto& from) { return from[random() % from.size()]; };
+  const auto below = [&](int64_t limit) { return static_cast<int64_t>(random() % static_cast<uint64_t>(limit)); };
+  Case c{.format = format, .shares = {}, .seed = seed};
+  c.kv_heads = static_cast<int32_t>(1 + below(limits.kv_heads));
+  c.group = static_cast<int32_t>(1 + below(limits.group));
+  c.block_tokens = pick(limits.block_tokens);
+  c.head_dim = pick(limits.head_dims);
+  c.window = pick(limits.windows);
+  c.soft_cap = below(3) == 0 ? 5.0f : 0.0f;
+  c.sinks = below(3) == 0;
+  for (int64_t n = 1 + below(limits.shares); n > 0; --n) {
+    const int64_t first = below(limits.positions) - 2;
+    c.shares.push_back({first, below(3) == 0 ? 1 : below(limits.queries)});
+  }
+  return c;
+}
+
 // A case in memory: pool, sequences, queries.
 struct World {
   explicit World(const Case& c)

@@ -32,27 +32,16 @@ void Check(const Case& c) {
 }
 
 TEST(PagedAttentionTest, MatchesReferenceAtRandomShapes) {
-  const int32_t block_tokens[] = {1, 8, 16, 64, 100};
-  const int32_t head_dims[] = {8, 16, 24, 32, 64, 80, 96, 128, 256};
-  const int64_t windows[] = {0, 0, 1, 2, 17, 64, 100, 100000};
+  const CaseLimits limits{.block_tokens = {1, 8, 16, 64, 100},
+                          .head_dims = {8, 16, 24, 32, 64, 80, 96, 128, 256},
+                          .windows = {0, 0, 1, 2, 17, 64, 100, 100000},
+                          .kv_heads = 3,
+                          .group = 16,
+                          .shares = 4,
+                          .positions = 300,
+                          .queries = 50};
   for (uint64_t seed = 1; seed <= 200; ++seed) {
-    std::mt19937_64 random(seed);
-    const auto pick = [&](const auto& from) { return from[random() % std::size(from)]; };
-    Case c{.format = pick(kFormats),
-           .kv_heads = static_cast<int32_t>(1 + random() % 3),
-           .group = static_cast<int32_t>(1 + random() % 16),
-           .block_tokens = pick(block_tokens),
-           .head_dim = pick(head_dims),
-           .window = pick(windows),
-           .soft_cap = random() % 3 == 0 ? 5.0f : 0.0f,
-           .sinks = random() % 3 == 0,
-           .shares = {},
-           .seed = seed};
-    for (uint64_t n = 1 + random() % 4; n > 0; --n) {
-      c.shares.push_back(
-          {static_cast<int64_t>(random() % 300) - 2, static_cast<int64_t>(random() % 3 ? random() % 50 : 1)});
-    }
-    Check(c);
+    Check(RandomCase(seed, kFormats[seed % std::size(kFormats)], limits));
     if (HasFatalFailure()) return;
   }
 }

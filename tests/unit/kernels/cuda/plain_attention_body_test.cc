@@ -10,17 +10,6 @@
 namespace kvmesh::cuda {
 namespace {
 
-void ExpectNear(const std::vector<float>& want, const std::vector<float>& got, float tolerance) {
-  ASSERT_EQ(want.size(), got.size());
-  for (size_t i = 0; i < want.size(); ++i) {
-    if (std::isinf(want[i])) {
-      ASSERT_EQ(want[i], got[i]) << "element " << i;
-    } else {
-      ASSERT_NEAR(want[i], got[i], tolerance * (1 + std::abs(want[i]))) << "element " << i;
-    }
-  }
-}
-
 template <int kLaneElements>
 Results Attend(HostCall& call, uint64_t seed) {
   call.Run(
@@ -45,26 +34,16 @@ constexpr KvFormat kFormats[] = {KvFormat::kF32,     KvFormat::kF16,  KvFormat::
                                  KvFormat::kFp8E4m3, KvFormat::kInt8, KvFormat::kInt4};
 
 TEST(PlainAttentionBodyTest, MatchesReferenceAtRandomShapes) {
-  const int32_t block_tokens[] = {1, 8, 16, 64}, head_dims[] = {8, 40, 64, 80, 96, 128, 256};
-  const int64_t windows[] = {0, 0, 1, 17, 100, 100000};
+  const CaseLimits limits{.block_tokens = {1, 8, 16, 64},
+                          .head_dims = {8, 40, 64, 80, 96, 128, 256},
+                          .windows = {0, 0, 1, 17, 100, 100000},
+                          .kv_heads = 2,
+                          .group = 8,
+                          .shares = 3,
+                          .positions = 150,
+                          .queries = 24};
   for (uint64_t seed = 1; seed <= 18; ++seed) {
-    std::mt19937_64 random(seed);
-    const auto pick = [&](const auto& from) { return from[random() % std::size(from)]; };
-    Case c{.format = kFormats[seed % 6],
-           .kv_heads = static_cast<int32_t>(1 + random() % 2),
-           .group = static_cast<int32_t>(1 + random() % 8),
-           .block_tokens = pick(block_tokens),
-           .head_dim = pick(head_dims),
-           .window = pick(windows),
-           .soft_cap = random() % 3 == 0 ? 5.0f : 0.0f,
-           .sinks = random() % 3 == 0,
-           .shares = {},
-           .seed = seed};
-    for (uint64_t n = 1 + random() % 3; n > 0; --n) {
-      c.shares.push_back(
-          {static_cast<int64_t>(random() % 150) - 2, static_cast<int64_t>(random() % 3 ? random() % 24 : 1)});
-    }
-    Check(c);
+    Check(RandomCase(seed, kFormats[seed % std::size(kFormats)], limits));
     if (HasFatalFailure()) return;
   }
 }

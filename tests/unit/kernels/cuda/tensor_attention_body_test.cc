@@ -9,17 +9,6 @@
 namespace kvmesh::cuda {
 namespace {
 
-void ExpectNear(const std::vector<float>& want, const std::vector<float>& got, float tolerance) {
-  ASSERT_EQ(want.size(), got.size());
-  for (size_t i = 0; i < want.size(); ++i) {
-    if (std::isinf(want[i])) {
-      ASSERT_EQ(want[i], got[i]) << "element " << i;
-    } else {
-      ASSERT_NEAR(want[i], got[i], tolerance * (1 + std::abs(want[i]))) << "element " << i;
-    }
-  }
-}
-
 template <KvFormat kFormat, int kHeadDim>
 Results Attend(const World& w, const KvPoolView& pool, uint64_t seed, bool aligned) {
   using Split = TensorShape<kFormat, kHeadDim, true>;
