@@ -74,10 +74,11 @@ class FetchWorld {
         keys_(ComputeBlockKeys(RootAsParent(root_), RandomTokens(1, size.blocks * kBenchBlockTokens, 32000),
                                kBenchBlockTokens)),
         sender_(MakeWorker("sender", sender_incarnation_, size, {})),
-        fetch_server_({.store = &sender_->store(),
+        block_server_({.store = &sender_->store(),
                        .worker_id = "sender",
                        .incarnation = sender_incarnation_,
                        .ticket_key = DeriveTicketKey(kBenchSecret)}),
+        fetch_server_({.blocks = &block_server_}),
         fetch_service_(fetch_server_),
         fetch_listener_({&fetch_service_}),
         raw_service_(piece_bytes()),
@@ -172,6 +173,7 @@ class FetchWorld {
   const RootKey root_;
   const std::vector<BlockKey> keys_;
   const std::unique_ptr<WorkerCore> sender_;
+  BlockServer block_server_;
   FetchServer fetch_server_;
   FetchService fetch_service_;
   ProbeServer fetch_listener_;

@@ -20,7 +20,7 @@ grpc::Status WorkerService::Stats(grpc::ServerContext*, const v1::WorkerStatsReq
     (*response->mutable_evictions_by_tier())[std::string(TierName(tier))] = books.evictions[static_cast<size_t>(tier)];
   }
   response->set_fetched_bytes(totals.fetched_bytes);
-  response->set_served_bytes(fetch_server_.counters().served_bytes);
+  response->set_served_bytes(block_server_.counters().served_bytes);
   return grpc::Status::OK;
 }
 
@@ -50,7 +50,7 @@ grpc::Status WorkerService::DebugState(grpc::ServerContext* context, const v1::D
   response->set_open_sequences(core_.sequences().open_sequences());
   response->set_sessions(core_.sequences().open_sessions());
   response->set_transfers_in_flight(core_.fetcher().transfers_in_flight());
-  response->set_serving_fetches(fetch_server_.counters().serves_in_flight);
+  response->set_serving_fetches(block_server_.counters().serves_in_flight);
   response->set_computing_blocks(core_.resumer().computing().claimed());
   response->set_event_sequence(core_.store().events().last());
   response->set_pins(core_.pins().size());

@@ -57,14 +57,15 @@ absl::Status WorkerServer::StartServing() {
   if (!core.ok()) return core.status();
   core_ = *std::move(core);
 
-  FetchServer::Options fetch;
-  fetch.store = &core_->store();
-  fetch.worker_id = options_.worker_id;
-  fetch.incarnation = incarnation_;
-  fetch.ticket_key = DeriveTicketKey(options_.cluster_secret);
-  fetch.clock = options_.clock;
-  fetch_server_ = std::make_unique<FetchServer>(fetch);
-  service_ = std::make_unique<WorkerService>(*core_, *fetch_server_);
+  BlockServer::Options serve;
+  serve.store = &core_->store();
+  serve.worker_id = options_.worker_id;
+  serve.incarnation = incarnation_;
+  serve.ticket_key = DeriveTicketKey(options_.cluster_secret);
+  serve.clock = options_.clock;
+  block_server_ = std::make_unique<BlockServer>(std::move(serve));
+  fetch_server_ = std::make_unique<FetchServer>(FetchServer::Options{.blocks = block_server_.get()});
+  service_ = std::make_unique<WorkerService>(*core_, *block_server_, *fetch_server_);
   absl::StatusOr<std::unique_ptr<GrpcServer>> server =
       GrpcServer::Start({.address = options_.listen,
                          .credentials = *credentials,
@@ -103,7 +104,7 @@ absl::Status WorkerServer::StartReporting() {
 
 absl::Status WorkerServer::StartOps() {
   collect_ = core_->metrics().OnCollect([this] {
-    core_->worker_metrics().Update(core_->GetBooks(), fetch_server_->counters().served_bytes,
+    core_->worker_metrics().Update(core_->GetBooks(), block_server_->counters().served_bytes,
                                    core_->sequences().open_sequences());
   });
   if (!options_.ops_listen.empty()) {

@@ -21,6 +21,7 @@
 #include "worker/server/worker_options.h"
 #include "worker/server/worker_service.h"
 #include "worker/transport/grpc/fetch_server.h"
+#include "worker/transport/serve/block_server.h"
 
 namespace kvmesh {
 
@@ -57,6 +58,7 @@ class WorkerServer {
   std::string address_;
   std::shared_ptr<grpc::ChannelCredentials> credentials_;
   std::unique_ptr<WorkerCore> core_;
+  std::unique_ptr<BlockServer> block_server_;
   std::unique_ptr<FetchServer> fetch_server_;
   std::unique_ptr<WorkerService> service_;
   std::unique_ptr<GrpcServer> server_;

@@ -12,15 +12,17 @@
 #include "worker/server/worker_core.h"
 #include "worker/transport/grpc/block_stream_service.h"
 #include "worker/transport/grpc/fetch_server.h"
+#include "worker/transport/serve/block_server.h"
 
 namespace kvmesh {
 
 // Thread safe. Handlers block; the server gives each a thread.
 class WorkerService final : public BlockStreamService {
  public:
-  // Neither is owned.
-  WorkerService(WorkerCore& core, FetchServer& fetch_server)
+  // None is owned.
+  WorkerService(WorkerCore& core, const BlockServer& block_server, FetchServer& fetch_server)
       : core_(core),
+        block_server_(block_server),
         fetch_server_(fetch_server),
         piece_buffers_(std::min(kMaxPieceBytes, static_cast<size_t>(core.store().device().layout().block_bytes))) {}
 
@@ -89,6 +91,7 @@ class WorkerService final : public BlockStreamService {
   absl::Status CheckOpen() const;
 
   WorkerCore& core_;
+  const BlockServer& block_server_;
   FetchServer& fetch_server_;
   PieceBuffers piece_buffers_;  // of GetBlocks
   std::atomic<int> encodings_{0};

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kvstore/base/check.h"
+#include "worker/transport/serve/fetch_request.h"
 
 namespace kvmesh {
 namespace {
@@ -14,25 +15,8 @@ constexpr char kMethod[] = "/kvmesh.v1.Worker/FetchBlocks";
 }  // namespace
 
 absl::Status FetchResult(const grpc::Status& status, bool complete) {
-  const std::string& message = status.error_message();
-  switch (status.error_code()) {
-    case grpc::StatusCode::OK:
-      return complete ? absl::OkStatus() : absl::DataLossError("the stream ended before the last block");
-    case grpc::StatusCode::NOT_FOUND:
-      return absl::NotFoundError(message);
-    case grpc::StatusCode::DEADLINE_EXCEEDED:
-      return absl::DeadlineExceededError(message);
-    case grpc::StatusCode::DATA_LOSS:
-      return absl::DataLossError(message);
-    // The request is nothing but the ticket and who presents it.
-    case grpc::StatusCode::INVALID_ARGUMENT:
-    case grpc::StatusCode::PERMISSION_DENIED:
-    case grpc::StatusCode::UNAUTHENTICATED:
-      return absl::PermissionDeniedError(message);
-    default:
-      return absl::UnavailableError(
-          absl::StrCat("peer: status ", static_cast<int>(status.error_code()), ": ", message));
-  }
+  if (status.ok()) return complete ? absl::OkStatus() : absl::DataLossError("the stream ended before the last block");
+  return FetchFailure(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
 FetchCall::FetchCall(const TransferRequest& request, v1::FetchBlocksRequest message, ChannelCache& channels)

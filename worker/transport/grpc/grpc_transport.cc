@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kvstore/base/check.h"
+#include "worker/transport/serve/fetch_request.h"
 
 namespace kvmesh {
 
@@ -32,19 +33,10 @@ GrpcTransport::~GrpcTransport() {
 absl::Status GrpcTransport::RegisterMemory(const KvPoolView&) { return absl::OkStatus(); }
 
 absl::StatusOr<TransferId> GrpcTransport::Prepare(TransferRequest request) {
-  if (request.targets.empty()) return absl::InvalidArgumentError("targets: none");
-  if (std::any_of(request.targets.begin(), request.targets.end(), [](const auto& target) { return target.empty(); })) {
-    return absl::InvalidArgumentError("targets: an empty one");
-  }
+  KVMESH_RETURN_IF_ERROR(CheckTransferRequest(request));
   if (request.peer_address.empty()) return absl::InvalidArgumentError("peer_address: empty");
-  if (request.deadline == absl::InfiniteFuture()) return absl::InvalidArgumentError("deadline: infinite");
-  v1::FetchBlocksRequest message;
-  message.set_ticket(request.ticket);
-  message.set_receiver_id(options_.receiver_id);
-  message.set_receiver_incarnation(options_.receiver_incarnation.ToString());
-  message.set_layout_fingerprint(request.layout.ToString());
-  message.set_max_blocks(static_cast<uint32_t>(request.targets.size()));
-  auto call = std::make_shared<FetchCall>(request, std::move(message), channels_);
+  auto call = std::make_shared<FetchCall>(
+      request, MakeFetchRequest(request, options_.receiver_id, options_.receiver_incarnation), channels_);
 
   MutexLock lock(mu_);
   if (calls_.size() >= options_.max_transfers) {

@@ -67,7 +67,7 @@ TEST_F(GrpcTransportTest, ArrivedBlocksAreReportedAsTheyCome) {
 }
 
 TEST_F(GrpcTransportTest, LargeBlocksArrive) {
-  TestWorker large({.layout = TestLayout(60'000), .device_slots = 4});
+  GrpcTestWorker large({.layout = TestLayout(60'000), .device_slots = 4});
   const std::vector<BlockKey> keys = TestChain(root_, 1, 4);
   large.Seal(root_, keys);
   FetchListener listener(Forward(large));
@@ -229,7 +229,7 @@ TEST_F(GrpcTransportTest, CallWithoutADeadlineIsRefusedByTheSender) {
 
 // Two workers, each with its own chain, pull from each other at the same time.
 TEST_F(GrpcTransportTest, TwoWorkersPullFromEachOther) {
-  TestWorker other({.id = "other", .incarnation = 4, .piece_bytes = 300});
+  GrpcTestWorker other({.id = "other", .incarnation = 4}, 300);
   const std::vector<BlockKey> other_keys = TestChain(root_, 5, kBlocks);
   other.Seal(root_, other_keys);
   FetchListener sender_listener(Forward(sender_));

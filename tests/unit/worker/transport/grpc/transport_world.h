@@ -22,9 +22,7 @@ class GrpcTransportTest : public testing::Test {
  protected:
   static constexpr size_t kBlocks = 12;
 
-  GrpcTransportTest() : sender_({.piece_bytes = 300}), targets_(kBlocks, sender_.block_bytes()) {
-    sender_.Seal(root_, keys_);
-  }
+  GrpcTransportTest() : sender_({}, 300), targets_(kBlocks, sender_.block_bytes()) { sender_.Seal(root_, keys_); }
 
   GrpcTransport& MakeTransport(GrpcTransport::Options options = {}) {
     options.make_channel = TestChannel;
@@ -73,7 +71,7 @@ class GrpcTransportTest : public testing::Test {
     std::vector<v1::BlockPiece> pieces;
     const auto request =
         TestRequest(SealTicket(TestTicket(root_, keys_), kTestTicketKey), sender_.store->layout_fingerprint());
-    EXPECT_TRUE(sender_.server
+    EXPECT_TRUE(sender_.fetch
                     .Serve(request,
                            [&pieces](const grpc::ByteBuffer& piece) {
                              pieces.push_back(Decoded(piece));
@@ -94,7 +92,7 @@ class GrpcTransportTest : public testing::Test {
 
   const RootKey root_ = TestRoot(1);
   const std::vector<BlockKey> keys_ = TestChain(root_, 0, kBlocks);
-  TestWorker sender_;
+  GrpcTestWorker sender_;
   Targets targets_;
   std::unique_ptr<GrpcTransport> transport_;
 };

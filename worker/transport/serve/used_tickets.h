@@ -1,6 +1,6 @@
 // Ids of tickets that were served, so that none is served twice.
-#ifndef KVMESH_WORKER_TRANSPORT_GRPC_USED_TICKETS_H_
-#define KVMESH_WORKER_TRANSPORT_GRPC_USED_TICKETS_H_
+#ifndef KVMESH_WORKER_TRANSPORT_SERVE_USED_TICKETS_H_
+#define KVMESH_WORKER_TRANSPORT_SERVE_USED_TICKETS_H_
 
 #include <cstddef>
 #include <queue>
@@ -43,4 +43,4 @@ class UsedTickets {
 
 }  // namespace kvmesh
 
-#endif  // KVMESH_WORKER_TRANSPORT_GRPC_USED_TICKETS_H_
+#endif  // KVMESH_WORKER_TRANSPORT_SERVE_USED_TICKETS_H_
