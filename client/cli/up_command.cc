@@ -18,6 +18,7 @@ namespace {
 struct UpFlags {
   int workers = 3;
   std::string model_dir;
+  std::string model_config;  // of an engine outside: the workers run no model
   std::string listen;
   uint32_t device_blocks = 4096;
   uint32_t host_blocks = 4096;
@@ -64,7 +65,10 @@ absl::StatusOr<int> Run(const UpFlags& flags) {
   if (flags.workers < 1 || flags.workers > kMaxLocalWorkers) {
     return absl::InvalidArgumentError(absl::StrCat("--workers: must be 1 to ", kMaxLocalWorkers));
   }
-  const std::string model = flags.model_dir.empty() ? DefaultModel() : flags.model_dir;
+  const bool runs_model = flags.model_config.empty();
+  const std::string model = !runs_model               ? flags.model_config
+                            : flags.model_dir.empty() ? DefaultModel()
+                                                      : flags.model_dir;
   if (model.empty()) return absl::InvalidArgumentError("--model: needed, no shipped model is beside this program");
   std::string coordinator = flags.listen;
   if (coordinator.empty()) {
@@ -77,15 +81,15 @@ absl::StatusOr<int> Run(const UpFlags& flags) {
   KVMESH_RETURN_IF_ERROR(children.Start("kvmesh-coordinator", {"--insecure", "--listen", coordinator}));
   for (int i = 0; i < flags.workers; ++i) {
     KVMESH_RETURN_IF_ERROR(children.Start(
-        "kvmesh-worker",
-        {"--insecure", "--id", absl::StrCat("worker-", i), "--coordinator", coordinator, "--model", model,
-         "--device-blocks", absl::StrCat(flags.device_blocks), "--host-blocks", absl::StrCat(flags.host_blocks)}));
+        "kvmesh-worker", {"--insecure", "--id", absl::StrCat("worker-", i), "--coordinator", coordinator,
+                          runs_model ? "--model" : "--model-config", model, "--device-blocks",
+                          absl::StrCat(flags.device_blocks), "--host-blocks", absl::StrCat(flags.host_blocks)}));
   }
   const absl::Status ready = WaitUntilReady(coordinator, flags.workers, children);
   if (absl::IsCancelled(ready)) return 0;
   KVMESH_RETURN_IF_ERROR(ready);
-  std::printf("ready: kvmesh generate --insecure --coordinator %s --prompt \"In the beginning\" --max-tokens 40\n",
-              coordinator.c_str());
+  const char* const next = runs_model ? "generate --prompt \"In the beginning\" --max-tokens 40" : "stats";
+  std::printf("ready: kvmesh %s --insecure --coordinator %s\n", next, coordinator.c_str());
   std::fflush(stdout);
   KVMESH_RETURN_IF_ERROR(WaitForEnd(children));
   KVMESH_RETURN_IF_ERROR(children.Stop());
@@ -98,8 +102,14 @@ void AddUpCommand(CLI::App& app, RunCommand& run) {
   auto flags = std::make_shared<UpFlags>();
   CLI::App* command = app.add_subcommand("up", "Run a local cluster until Ctrl-C");
   command->add_option("--workers", flags->workers, "Workers to start");
-  command->add_option("--model", flags->model_dir, "Folder of the model (default: the shipped one)")
-      ->check(CLI::ExistingDirectory);
+  CLI::Option* const model =
+      command->add_option("--model", flags->model_dir, "Folder of the model (default: the shipped one)")
+          ->check(CLI::ExistingDirectory);
+  command
+      ->add_option("--model-config", flags->model_config,
+                   "config.json of the model of an engine outside; the workers then run none")
+      ->check(CLI::ExistingFile)
+      ->excludes(model);
   command->add_option("--listen", flags->listen, "host:port of the coordinator (default: a free port)");
   command->add_option("--device-blocks", flags->device_blocks, "Device blocks of each worker");
   command->add_option("--host-blocks", flags->host_blocks, "Host blocks of each worker");

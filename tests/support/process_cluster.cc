@@ -140,7 +140,9 @@ testing::AssertionResult ProcessCluster::StartWorker(size_t i) {
     argv.push_back(flag);
     argv.push_back(absl::StrCat(value));
   };
-  if (config.model) {
+  if (!config.model_config.empty()) {
+    add("--model-config", config.model_config);
+  } else if (config.model) {
     add("--model", config.model_dir.empty() ? std::string(kModel) : config.model_dir);
   } else {
     argv.insert(argv.end(), {"--layers", "2", "--kv-heads", "2", "--head-dim", "16"});

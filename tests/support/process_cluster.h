@@ -22,8 +22,9 @@
 namespace kvmesh {
 
 struct WorkerConfig {
-  bool model = true;      // else an engine's cache of 2 layers, 2 K/V heads, head size 16
-  std::string model_dir;  // empty: the repository's model
+  bool model = true;         // else an engine's cache of 2 layers, 2 K/V heads, head size 16
+  std::string model_dir;     // empty: the repository's model
+  std::string model_config;  // config.json of an engine's model, in place of both
   int block_tokens = 16;
   int device_blocks = 256;
   int host_blocks = 0;

@@ -46,7 +46,7 @@ absl::Status CloseSequence(v1::Worker::Stub& stub, uint64_t sequence) {
 
 absl::StatusOr<v1::PutBlocksResponse> PutBlocks(v1::Worker::Stub& stub, const CacheIdentity& identity,
                                                 const std::vector<uint32_t>& tokens, uint32_t first_block,
-                                                const std::string& payload) {
+                                                const std::string& payload, std::optional<uint32_t> group) {
   grpc::ClientContext context;
   SetDeadline(context);
   v1::PutBlocksResponse response;
@@ -55,6 +55,7 @@ absl::StatusOr<v1::PutBlocksResponse> PutBlocks(v1::Worker::Stub& stub, const Ca
   IdentityToProto(identity, *request.mutable_open()->mutable_identity());
   request.mutable_open()->mutable_tokens()->Add(tokens.begin(), tokens.end());
   request.mutable_open()->set_first_block(first_block);
+  if (group) request.mutable_open()->set_group(*group);
   bool open = writer->Write(request);
   for (size_t at = 0; at < payload.size() && open; at += kPieceBytes) {
     request.set_payload(payload.substr(at, kPieceBytes));
@@ -67,13 +68,16 @@ absl::StatusOr<v1::PutBlocksResponse> PutBlocks(v1::Worker::Stub& stub, const Ca
 }
 
 BlocksRead GetBlocks(v1::Worker::Stub& stub, const CacheIdentity& identity, const std::vector<uint32_t>& tokens,
-                     LossyFormats accepted) {
+                     LossyFormats accepted, const BlockSpan& span) {
   grpc::ClientContext context;
   SetDeadline(context);
   v1::GetBlocksRequest request;
   IdentityToProto(identity, *request.mutable_identity());
   request.mutable_tokens()->Add(tokens.begin(), tokens.end());
   request.set_accepted_lossy_formats(accepted.bits());
+  request.set_first_block(span.first_block);
+  request.set_blocks(span.blocks);
+  if (span.group) request.set_group(*span.group);
   BlocksRead read;
   const auto reader = stub.GetBlocks(&context, request);
   v1::BlockPiece piece;

@@ -4,6 +4,7 @@
 #define KVMESH_TESTS_SYSTEM_ENGINE_CALLS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,14 +31,20 @@ absl::StatusOr<v1::OpenSequenceResponse> OpenSequence(v1::Worker::Stub& stub, co
 absl::Status CloseSequence(v1::Worker::Stub& stub, uint64_t sequence);
 absl::StatusOr<v1::PutBlocksResponse> PutBlocks(v1::Worker::Stub& stub, const CacheIdentity& identity,
                                                 const std::vector<uint32_t>& tokens, uint32_t first_block,
-                                                const std::string& payload);
+                                                const std::string& payload,
+                                                std::optional<uint32_t> group = std::nullopt);
 struct BlocksRead {
   absl::Status status;
   uint64_t blocks = 0;
   std::string payload;
 };
+struct BlockSpan {
+  uint32_t first_block = 0;
+  uint32_t blocks = 0;            // 0: to the end
+  std::optional<uint32_t> group;  // none: the first
+};
 BlocksRead GetBlocks(v1::Worker::Stub& stub, const CacheIdentity& identity, const std::vector<uint32_t>& tokens,
-                     LossyFormats accepted = LossyFormats());
+                     LossyFormats accepted = LossyFormats(), const BlockSpan& span = {});
 
 }  // namespace kvmesh
 

@@ -79,6 +79,8 @@ TEST_F(IsolationTest, BlocksPutUnderOneIdentityAreFoundUnderNoOther) {
     const BlocksRead read = GetBlocks(*stub, identities[i], tokens);
     EXPECT_EQ(read.blocks, 4u);
     EXPECT_EQ(read.payload, payload);
+    // The coordinator knows of chains alone; a stream has none.
+    if (!identities[i].attention_policy.empty()) continue;
     ASSERT_TRUE(Await(absl::Seconds(5), [&] {
       const auto now = cluster_->client().Route(identities[i], tokens, {});
       return now.ok() && now->matched_tokens() == tokens.size();

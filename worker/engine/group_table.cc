@@ -32,12 +32,8 @@ absl::Status GroupTable::Grow(size_t blocks, absl::Time deadline) {
 }
 
 absl::Status GroupTable::Seal(const BlockStore::SealInfo& info) {
-  BlockStore::SealInfo own = info;
-  own.group = group_.number;
-  own.key = ComputeGroupKey(info.key, group_.number);
-  if (info.index > 0) own.parent = ComputeGroupKey(info.parent, group_.number);
   Entry& entry = entries_[info.index];
-  absl::StatusOr<BlockPin> pin = group_.store->Seal(std::move(entry.own), own);
+  absl::StatusOr<BlockPin> pin = group_.store->Seal(std::move(entry.own), InGroup(info, group_.number));
   if (!pin.ok()) return pin.status();
   entry.sealed = *std::move(pin);
   return absl::OkStatus();

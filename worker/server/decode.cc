@@ -46,6 +46,20 @@ void HitsToProto(const HitTokensBySource& hits, v1::HitTokens& proto) {
   proto.set_peer(hits[static_cast<size_t>(HitSource::kPeer)]);
 }
 
+void TablesToProto(const Sequence& sequence, bool with_layers,
+                   google::protobuf::RepeatedPtrField<v1::GroupTable>& proto) {
+  for (size_t i = 0; i < sequence.groups(); ++i) {
+    const GroupTable& table = sequence.table(i);
+    v1::GroupTable& out = *proto.Add();
+    out.set_group(table.group().number);
+    out.set_window(static_cast<uint64_t>(table.group().window));
+    out.set_sinks(static_cast<uint64_t>(table.group().sinks));
+    if (with_layers) out.mutable_layers()->Add(table.group().layers.begin(), table.group().layers.end());
+    const std::vector<uint32_t> ids = table.ids();
+    out.mutable_block_table()->Add(ids.begin(), ids.end());
+  }
+}
+
 absl::StatusOr<std::vector<float>> FloatsFromBytes(const std::string& bytes, uint64_t count, absl::string_view field) {
   if (bytes.size() % sizeof(float) != 0 || bytes.size() / sizeof(float) != count) {
     return absl::InvalidArgumentError(

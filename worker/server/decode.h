@@ -1,4 +1,4 @@
-// What the Worker service's handlers share in reading requests.
+// What the Worker service's handlers share in reading requests and writing answers.
 #ifndef KVMESH_WORKER_SERVER_DECODE_H_
 #define KVMESH_WORKER_SERVER_DECODE_H_
 
@@ -10,10 +10,12 @@
 #include "absl/time/time.h"
 #include "grpcpp/server_context.h"
 #include "kvmesh/v1/common.pb.h"
+#include "kvmesh/v1/worker.pb.h"
 #include "kvstore/base/clock.h"
 #include "kvstore/base/status.h"
 #include "worker/engine/observer.h"
 #include "worker/engine/peer_fetcher.h"
+#include "worker/engine/sequence.h"
 
 namespace kvmesh {
 
@@ -30,6 +32,10 @@ absl::StatusOr<std::vector<PeerSource>> SourcesFromProto(
 absl::Time CallDeadline(const grpc::ServerContext& context, const Clock& clock);
 
 void HitsToProto(const HitTokensBySource& hits, v1::HitTokens& proto);
+
+// The sequence's block tables, one for each layer group, at the end of `proto`.
+void TablesToProto(const Sequence& sequence, bool with_layers,
+                   google::protobuf::RepeatedPtrField<v1::GroupTable>& proto);
 
 // fp32 values, little endian. INVALID_ARGUMENT naming `field` unless there are exactly `count`.
 absl::StatusOr<std::vector<float>> FloatsFromBytes(const std::string& bytes, uint64_t count, absl::string_view field);

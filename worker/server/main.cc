@@ -16,10 +16,14 @@
 #include "kvstore/service/members.h"
 #include "kvstore/service/signals.h"
 #include "kvstore/service/tls.h"
+#include "worker/model/model_shape.h"
+#include "worker/model/strict_json.h"
 #include "worker/server/worker_server.h"
 
 namespace kvmesh {
 namespace {
+
+constexpr size_t kMaxConfigBytes = 1 << 20;
 
 struct Flags {
   WorkerOptions options;
@@ -27,6 +31,7 @@ struct Flags {
   std::string format = "fp32";
   std::string host_format;  // empty: the pool's
   std::string disk_format;
+  std::string model_config;
   int32_t layers = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
@@ -50,9 +55,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--threads", o.threads, "Threads of the model");
   app.add_option("--kv-format", flags.format, "fp32, fp16, bf16, fp8, int8 or int4");
   app.add_option("--block-tokens", o.block_tokens, "Tokens of a block");
-  app.add_option("--layers", flags.layers, "Without --model: layers of the engine's cache");
-  app.add_option("--kv-heads", flags.kv_heads, "Without --model: K/V heads");
-  app.add_option("--head-dim", flags.head_dim, "Without --model: head dimension");
+  app.add_option("--model-config", flags.model_config,
+                 "Without --model: config.json of the engine's model, as Hugging Face has it");
+  app.add_option("--layers", flags.layers, "Without either: layers of the engine's cache");
+  app.add_option("--kv-heads", flags.kv_heads, "Without either: K/V heads");
+  app.add_option("--head-dim", flags.head_dim, "Without either: head dimension");
   app.add_option("--device-blocks", o.device_blocks, "Blocks of the device pool, for each layer group of the model");
   app.add_option("--host-blocks", o.host_blocks, "Blocks of the host tier, likewise; 0: none");
   app.add_option("--host-format", flags.host_format,
@@ -79,6 +86,13 @@ absl::StatusOr<KvFormat> ParseFormat(absl::string_view flag, const std::string& 
   return *format;
 }
 
+absl::StatusOr<ModelShape> ReadEngineModel(const std::string& path) {
+  const std::string what = absl::StrCat("--model-config: ", path);
+  const absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxConfigBytes);
+  if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat("--model-config: ", text.status().message()));
+  return ParseModelShape(*text, what);
+}
+
 absl::Status Complete(Flags& flags) {
   WorkerOptions& o = flags.options;
   if (o.worker_id.empty()) {
@@ -102,6 +116,11 @@ absl::Status Complete(Flags& flags) {
     const absl::StatusOr<KvFormat> below = ParseFormat(flag, *name);
     if (!below.ok()) return below.status();
     *option = *below;
+  }
+  if (!flags.model_config.empty()) {
+    absl::StatusOr<ModelShape> shape = ReadEngineModel(flags.model_config);
+    if (!shape.ok()) return shape.status();
+    o.engine_model = *std::move(shape);
   }
   if (o.model_dir.empty() && flags.layers > 0 && flags.kv_heads > 0 && flags.head_dim > 0) {
     o.layout = CanonicalLayout(o.format, flags.layers, flags.kv_heads, o.block_tokens, flags.head_dim);

@@ -1,14 +1,11 @@
-// OpenSequence, AppendKv, Accept, Attend, Fork, Truncate, CloseSequence, Session.
+// OpenSequence, AppendKv, Accept, Fork, Truncate, CloseSequence, Session.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/paged_attention.h"
+#include "kernels/mla.h"
 #include "kernels/reshape_and_cache.h"
-#include "kernels/streaming_attention.h"
 #include "kvstore/block/attention_policy.h"
-#include "kvstore/service/grpc_server.h"
 #include "kvstore/service/grpc_status.h"
 #include "kvstore/service/trace_context.h"
 #include "kvstore/wire/wire.h"
@@ -17,13 +14,6 @@
 
 namespace kvmesh {
 namespace {
-
-// Query heads that Attend takes.
-constexpr uint32_t kMaxQueryHeads = 1024;
-// Scores that Attend computes between two looks at its deadline: some tens of milliseconds.
-constexpr uint64_t kAttendScores = uint64_t{1} << 24;
-// Of an answer's floats; the message around them takes little.
-constexpr uint64_t kMaxAnswerBytes = kMaxMessageBytes - (uint64_t{1} << 16);
 
 // Makes `ids`, the last `drafts` of them drafts, the sequence's last tokens, up to position `end`; a repeated call
 // finds them there. INVALID_ARGUMENT: they neither follow the known tokens nor equal them, or accepted ones follow
@@ -46,45 +36,11 @@ absl::Status ExtendTo(uint64_t end, std::span<const uint32_t> ids, size_t drafts
                                                  " known tokens to position ", end));
 }
 
-// What queries at [start, start + count) see is held. INVALID_ARGUMENT: the sequence let go of some of it.
-absl::Status CheckSeen(const GroupTable& table, uint64_t start, uint64_t count) {
-  if (count == 0) return absl::OkStatus();
-  const auto block_tokens = static_cast<uint32_t>(table.group().store->device().layout().block_tokens);
-  const NeededBlocks needed = BlocksSeenFrom(table.group(), start, start + count, block_tokens);
-  for (uint32_t i = 0; i < needed.end; ++i) {
-    if (!needed.Has(i) || table.held(i)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("start_position: ", start, " sees block ", i,
-                                                   ", which its window has left behind since the last append"));
-  }
-  return absl::OkStatus();
-}
-
-struct AttendCall {
-  const GroupTable& blocks;
-  const std::vector<uint32_t> table;
-  int32_t layer;  // in the group
-  AttentionParams params;
-  StreamingPolicy streaming;  // without sinks: the window is that of `params`
-  std::span<const float> query;
-  std::span<const float> sink_query;  // or empty
-};
-
-// Queries [at, at + queries) of a call whose first query stands at `start`.
-void AttendSlice(const AttendCall& call, uint64_t start, uint64_t at, uint64_t queries, std::span<float> out,
-                 std::span<float> lse) {
-  const KvPoolView& pool = call.blocks.group().store->device().view();
-  const uint64_t heads = static_cast<uint64_t>(call.params.q_heads);
-  const uint64_t row = heads * static_cast<uint64_t>(pool.layout.head_dim);
-  const AttentionSequence part{.block_table = call.table,
-                               .first_position = static_cast<int64_t>(start + at),
-                               .queries = static_cast<int64_t>(queries)};
-  const std::span<const float> query = call.query.subspan(at * row, queries * row);
-  const std::span<float> to = out.subspan(at * row, queries * row);
-  const std::span<float> lse_to = lse.empty() ? lse : lse.subspan(at * heads, queries * heads);
-  if (call.streaming.sinks == 0) return PagedAttention(query, {&part, 1}, call.layer, call.params, pool, to, lse_to);
-  const std::span<const float> sink_query =
-      call.sink_query.empty() ? call.sink_query : call.sink_query.subspan(at * row, queries * row);
-  StreamingAttention(query, sink_query, {&part, 1}, call.layer, call.params, call.streaming, pool, to, lse_to);
+// Floats of a token in one layer, in `key` and in `value`.
+std::pair<uint64_t, uint64_t> TokenFloats(const BlockLayout& layout) {
+  if (layout.mla()) return {layout.latent_dim, layout.head_dim - layout.latent_dim};
+  const auto floats = static_cast<uint64_t>(layout.kv_heads * layout.head_dim);
+  return {floats, floats};
 }
 
 }  // namespace
@@ -155,7 +111,7 @@ absl::Status WorkerService::Open(const grpc::ServerContext& context, const v1::O
   }
   response.set_computed_tokens(sequence->computed_tokens());
   HitsToProto(hits, *response.mutable_hits());
-  for (const uint32_t block : sequence->table(0).ids()) response.add_block_table(block);
+  TablesToProto(*sequence, true, *response.mutable_groups());
   // A caller that has gone would never close it.
   if (context.IsCancelled()) return absl::CancelledError("OpenSequence: the caller went away");
   const absl::StatusOr<SequenceId> id =
@@ -183,11 +139,11 @@ absl::Status WorkerService::Append(const grpc::ServerContext& context, const v1:
         absl::StrCat("layers: ", request.first_layer(), " + ", request.layers(), ", the model has ", core_.layers()));
   }
   KVMESH_RETURN_IF_ERROR(CheckTokenCount(request.tokens(), "tokens"));
-  const uint64_t per_layer = uint64_t{request.tokens()} * static_cast<uint64_t>(layout.kv_heads * layout.head_dim);
-  const absl::StatusOr<std::vector<float>> key = FloatsFromBytes(request.key(), per_layer * request.layers(), "key");
+  const uint64_t rows = uint64_t{request.tokens()} * request.layers();
+  const auto [key_floats, value_floats] = TokenFloats(layout);
+  const absl::StatusOr<std::vector<float>> key = FloatsFromBytes(request.key(), rows * key_floats, "key");
   if (!key.ok()) return key.status();
-  const absl::StatusOr<std::vector<float>> value =
-      FloatsFromBytes(request.value(), per_layer * request.layers(), "value");
+  const absl::StatusOr<std::vector<float>> value = FloatsFromBytes(request.value(), rows * value_floats, "value");
   if (!value.ok()) return value.status();
 
   absl::StatusOr<SequenceTable::Borrowed> sequence = BorrowFor(context, request.sequence_id());
@@ -209,13 +165,17 @@ absl::Status WorkerService::Append(const grpc::ServerContext& context, const v1:
   if (!slots.ok()) return slots.status();
   for (int32_t layer = 0; layer < layers; ++layer) {
     const Sequence::LayerPlace place = (*sequence)->PlaceOf(first_layer + layer);
-    ReshapeAndCache(std::span(*key).subspan(static_cast<size_t>(layer) * per_layer, per_layer),
-                    std::span(*value).subspan(static_cast<size_t>(layer) * per_layer, per_layer), (*slots)[place.group],
-                    place.layer, (*sequence)->table(place.group).group().store->device().view());
+    const auto of_layer = [&](const std::vector<float>& values, uint64_t token_floats) {
+      const uint64_t count = request.tokens() * token_floats;
+      return std::span(values).subspan(static_cast<size_t>(layer) * count, count);
+    };
+    (layout.mla() ? ConcatAndCacheMla : ReshapeAndCache)(
+        of_layer(*key, key_floats), of_layer(*value, value_floats), (*slots)[place.group], place.layer,
+        (*sequence)->table(place.group).group().store->device().view());
   }
   (*sequence)->MarkWritten(first_layer, layers, end);
   response.set_computed_tokens((*sequence)->ready());
-  for (const uint32_t block : (*sequence)->table(0).ids()) response.add_block_table(block);
+  TablesToProto(**sequence, false, *response.mutable_groups());
   return absl::OkStatus();
 }
 
@@ -229,83 +189,6 @@ grpc::Status WorkerService::Accept(grpc::ServerContext* context, const v1::Accep
   return call.Finish(status);
 }
 
-grpc::Status WorkerService::Attend(grpc::ServerContext* context, const v1::AttendRequest* request,
-                                   v1::AttendResponse* response) {
-  SlowCallLog call("worker", "Attend", *context, core_.options().slow_call);
-  return call.Finish(AttendTo(*context, *request, *response));
-}
-
-absl::Status WorkerService::AttendTo(const grpc::ServerContext& context, const v1::AttendRequest& request,
-                                     v1::AttendResponse& response) {
-  const BlockLayout& layout = core_.store().device().layout();
-  if (request.layer() >= static_cast<uint32_t>(core_.layers())) {
-    return absl::InvalidArgumentError(absl::StrCat("layer: ", request.layer(), ", the model has ", core_.layers()));
-  }
-  if (layout.head_dim % 8 != 0 || layout.head_dim > 256) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("attend: head_dim ", layout.head_dim, " of this worker's layout is no multiple of 8 up to 256"));
-  }
-  if (request.q_heads() == 0 || request.q_heads() > kMaxQueryHeads ||
-      request.q_heads() % static_cast<uint32_t>(layout.kv_heads) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("q_heads: ", request.q_heads(), ", must be a multiple of ",
-                                                   layout.kv_heads, " up to ", kMaxQueryHeads));
-  }
-  KVMESH_RETURN_IF_ERROR(CheckTokenCount(request.tokens(), "tokens"));
-  const uint64_t values = uint64_t{request.tokens()} * request.q_heads() * static_cast<uint64_t>(layout.head_dim);
-  const absl::StatusOr<std::vector<float>> query = FloatsFromBytes(request.query(), values, "query");
-  if (!query.ok()) return query.status();
-  const uint64_t answers = values + (request.return_lse() ? uint64_t{request.tokens()} * request.q_heads() : 0);
-  if (answers * sizeof(float) > kMaxAnswerBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("tokens: ", request.tokens(), ", the answer would have ",
-                                                   answers * sizeof(float), " bytes, the limit is ", kMaxAnswerBytes));
-  }
-  absl::StatusOr<SequenceTable::Borrowed> sequence = BorrowFor(context, request.sequence_id());
-  if (!sequence.ok()) return sequence.status();
-  const uint64_t written = (*sequence)->written(static_cast<int32_t>(request.layer()));
-  if (request.start_position() > written || request.tokens() > written - request.start_position()) {
-    return absl::InvalidArgumentError(absl::StrCat("start_position: ", request.start_position(), " + ",
-                                                   request.tokens(), " tokens, layer ", request.layer(), " has K/V of ",
-                                                   written));
-  }
-  const Sequence::LayerPlace place = (*sequence)->PlaceOf(static_cast<int32_t>(request.layer()));
-  const GroupTable& blocks = (*sequence)->table(place.group);
-  KVMESH_RETURN_IF_ERROR(CheckSeen(blocks, request.start_position(), request.tokens()));
-  const StreamingPolicy streaming{.sinks = blocks.group().sinks, .window = blocks.group().window};
-  std::vector<float> sink_query;
-  if (streaming.sinks > 0 && SinksOutside(streaming, static_cast<int64_t>(written)) > 0) {
-    absl::StatusOr<std::vector<float>> given = FloatsFromBytes(request.sink_query(), values, "sink_query");
-    if (!given.ok()) return given.status();
-    sink_query = *std::move(given);
-  }
-  AttendCall call{.blocks = blocks,
-                  .table = blocks.ids(),
-                  .layer = place.layer,
-                  .params = {},
-                  .streaming = streaming,
-                  .query = *query,
-                  .sink_query = sink_query};
-  call.params.q_heads = static_cast<int32_t>(request.q_heads());
-  call.params.scale = request.scale() != 0 ? request.scale() : 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
-  call.params.window = streaming.window;
-  std::vector<float> out(values);
-  std::vector<float> lse(request.return_lse() ? uint64_t{request.tokens()} * request.q_heads() : 0);
-  const absl::Time deadline = CallDeadline(context, *core_.options().clock);
-  // A few queries at a time, so that a call ends soon after its caller has gone or its deadline has come.
-  const uint64_t scores_per_query = (request.start_position() + request.tokens()) * request.q_heads();
-  const uint64_t slice = std::max<uint64_t>(1, kAttendScores / std::max<uint64_t>(1, scores_per_query));
-  for (uint64_t at = 0; at < request.tokens(); at += slice) {
-    if (context.IsCancelled()) return absl::CancelledError("attend: the caller went away");
-    if (core_.options().clock->Now() >= deadline) {
-      return absl::DeadlineExceededError("attend: the deadline came first");
-    }
-    const uint64_t queries = std::min<uint64_t>(slice, request.tokens() - at);
-    AttendSlice(call, request.start_position(), at, queries, out, lse);
-  }
-  FloatsToBytes(out, *response.mutable_output());
-  FloatsToBytes(lse, *response.mutable_lse());
-  return absl::OkStatus();
-}
-
 grpc::Status WorkerService::Fork(grpc::ServerContext* context, const v1::ForkRequest* request,
                                  v1::ForkResponse* response) {
   SlowCallLog call("worker", "Fork", *context, core_.options().slow_call);
@@ -317,7 +200,7 @@ grpc::Status WorkerService::Fork(grpc::ServerContext* context, const v1::ForkReq
     if (!made.ok()) return call.Finish(made.status());
     fork = *std::move(made);
   }
-  for (const uint32_t block : fork->table(0).ids()) response->add_block_table(block);
+  TablesToProto(*fork, true, *response->mutable_groups());
   const absl::StatusOr<std::string> caller = CallerOf(*context);
   if (!caller.ok()) return call.Finish(caller.status());
   const absl::Duration lease =

@@ -40,32 +40,37 @@ absl::Status WorkerCore::LoadModel() {
 }
 
 absl::Status WorkerCore::OpenTiers() {
-  std::vector<BlockLayout> layouts;
+  const std::vector<GroupPool> pools = Pools();
   double bytes = 0;
-  const size_t groups = model_ == nullptr ? 1 : model_->config().groups.size();
-  for (size_t i = 0; i < groups; ++i) {
-    layouts.push_back(model_ == nullptr ? options_.layout
-                                        : model_->config().CacheLayout(options_.format, options_.block_tokens, i));
-    bytes += static_cast<double>(layouts.back().block_bytes);
-  }
-  for (size_t i = 0; i < groups; ++i) {
-    const double share = static_cast<double>(layouts[i].block_bytes) / bytes;
-    GroupTiers::Place place{.layout = layouts[i], .disk_dir = options_.disk_dir, .disk_bytes = options_.disk_bytes};
+  for (const GroupPool& pool : pools) bytes += static_cast<double>(pool.layout.block_bytes);
+  for (size_t i = 0; i < pools.size(); ++i) {
+    const double share = static_cast<double>(pools[i].layout.block_bytes) / bytes;
+    GroupTiers::Place place{
+        .layout = pools[i].layout, .disk_dir = options_.disk_dir, .disk_bytes = options_.disk_bytes};
     // A cap stays one, however small: 0 would be none.
-    if (groups > 1 && options_.disk_bytes > 0) {
+    if (pools.size() > 1 && options_.disk_bytes > 0) {
       place.disk_bytes = std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(options_.disk_bytes) * share));
     }
     if (i > 0 && !place.disk_dir.empty()) absl::StrAppend(&place.disk_dir, "/group-", i);
     absl::StatusOr<std::unique_ptr<GroupTiers>> tiers = GroupTiers::Open(options_, place);
     if (!tiers.ok()) return tiers.status();
     tiers_.push_back(*std::move(tiers));
-    groups_.push_back(ChainGroup(tiers_.back()->store()));
-    if (model_ == nullptr) continue;
-    groups_.back().layers = model_->config().groups[i].layers;
-    groups_.back().window = model_->config().groups[i].window;
-    groups_.back().number = groups_.back().window > 0 ? 1 : 0;
+    groups_.push_back({.store = &tiers_.back()->store(),
+                       .number = pools[i].group.window > 0 ? 1u : 0u,
+                       .window = pools[i].group.window,
+                       .layers = pools[i].group.layers});
   }
   return absl::OkStatus();
+}
+
+std::vector<GroupPool> WorkerCore::Pools() const {
+  if (model_ == nullptr) return EnginePools(options_);
+  std::vector<GroupPool> pools;
+  const LlamaConfig& config = model_->config();
+  for (size_t i = 0; i < config.groups.size(); ++i) {
+    pools.push_back({config.groups[i], config.CacheLayout(options_.format, options_.block_tokens, i)});
+  }
+  return pools;
 }
 
 void WorkerCore::MakeEngine(std::vector<std::unique_ptr<Transport>> transports) {
@@ -95,6 +100,9 @@ absl::StatusOr<RootKey> WorkerCore::RootOf(const CacheIdentity& identity) const 
 absl::StatusOr<std::vector<CacheGroup>> WorkerCore::Groups(const StreamingPolicy& policy) const {
   if (policy.streams() && groups_.back().window != 0) {
     return absl::InvalidArgumentError("attention_policy: the model has layers with a window of their own");
+  }
+  if (policy.streams() && tiers_[0]->device().layout().mla()) {
+    return absl::InvalidArgumentError("attention_policy: not for latent attention (MLA)");
   }
   return GroupsUnder(policy, groups_);
 }
@@ -135,11 +143,6 @@ uint64_t WorkerCore::EraseIdentity(const RootKey& root) {
 
 void WorkerCore::FlushToDisk(absl::Time deadline) {
   for (const auto& tiers : tiers_) tiers->store().FlushToDisk(deadline);
-}
-
-absl::Status WorkerCore::CheckWholeBlocks() const {
-  if (groups_.size() == 1 && groups_[0].number == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError("blocks: the layers of this worker's model keep theirs in several groups");
 }
 
 }  // namespace kvmesh

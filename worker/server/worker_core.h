@@ -42,7 +42,8 @@ class WorkerCore {
   BlockStore& store() { return tiers_[0]->store(); }
   PeerFetcher& fetcher() { return *fetcher_; }
   Resumer& resumer() { return *resumer_; }
-  // Of a sequence under that policy. INVALID_ARGUMENT naming attention_policy: layers have a window of their own.
+  // Of a sequence under that policy. INVALID_ARGUMENT naming attention_policy: layers have a window of their own, or
+  // attend over latents.
   absl::StatusOr<std::vector<CacheGroup>> Groups(const StreamingPolicy& policy) const;
   SequenceTable& sequences() { return *sequences_; }
   NamedPins& pins() { return *pins_; }
@@ -65,8 +66,6 @@ class WorkerCore {
   // As BlockStore has them, for every layer group.
   uint64_t EraseIdentity(const RootKey& root);
   void FlushToDisk(absl::Time deadline);
-  // FAILED_PRECONDITION: a block of this worker is not all there is of its tokens.
-  absl::Status CheckWholeBlocks() const;
 
   void SetDraining(bool draining) { draining_.store(draining); }
   // Drains for good.
@@ -81,6 +80,8 @@ class WorkerCore {
   WorkerCore(const WorkerOptions& options, const Incarnation& incarnation);
   absl::Status LoadModel();
   absl::Status OpenTiers();
+  // Of every layer group that has layers.
+  std::vector<GroupPool> Pools() const;
   void MakeEngine(std::vector<std::unique_ptr<Transport>> transports);
 
   const WorkerOptions options_;

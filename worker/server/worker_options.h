@@ -14,8 +14,13 @@
 #include "kvstore/service/members.h"
 #include "kvstore/service/tls.h"
 #include "worker/engine/sequence_table.h"
+#include "worker/model/model_shape.h"
 
 namespace kvmesh {
+
+// Elements of a row that Attend takes: of a K/V head, and of a latent with its RoPE key (MLA).
+inline constexpr int32_t kMaxHeadRow = 256;
+inline constexpr int32_t kMaxLatentRow = 640;
 
 struct WorkerOptions {
   std::string worker_id;  // unique in the cluster, 1 to 128 bytes
@@ -27,12 +32,14 @@ struct WorkerOptions {
   std::string cluster_secret;
   std::vector<std::string> coordinators;  // host:port each; empty: a worker on its own
 
-  // Either a model, which decides the layout with block_tokens and format, or the layout itself.
+  // One of: a model to run and an engine's model, each of which decides the layouts with block_tokens and format, and
+  // the layout of an engine whose layers all attend to everything.
   std::string model_dir;
-  int32_t threads = 1;  // of the model
+  int32_t threads = 1;  // of the model to run
+  std::optional<ModelShape> engine_model;
   KvFormat format = KvFormat::kF32;
   int32_t block_tokens = 16;
-  BlockLayout layout;  // used when model_dir is empty
+  BlockLayout layout;  // used when neither model is given
 
   uint32_t device_blocks = 4096;
   uint32_t host_blocks = 0;             // 0: no host tier
@@ -60,6 +67,14 @@ struct WorkerOptions {
 
 // INVALID_ARGUMENT naming the option.
 absl::Status ValidateWorkerOptions(const WorkerOptions& options);
+
+// A layer group, and how its blocks lie in the pool of their own.
+struct GroupPool {
+  LayerGroup group;
+  BlockLayout layout;
+};
+// Of an engine's cache: the groups that have layers, at least one. REQUIRES: no model_dir.
+std::vector<GroupPool> EnginePools(const WorkerOptions& options);
 
 // Blocks of the pool's layout as the tiers below hold them.
 struct LowerLayouts {

@@ -16,6 +16,15 @@
 
 namespace kvmesh {
 
+// What a call names: the full blocks of a prompt in one layer group.
+struct NamedBlocks {
+  CacheGroup group;
+  bool first_group = false;  // of such an identity's sequences
+  RootKey root;
+  std::vector<BlockKey> keys;  // the chain's
+  uint64_t tokens = 0;         // of the prompt
+};
+
 // Thread safe. Handlers block; the server gives each a thread.
 class WorkerService final : public BlockStreamService {
  public:
@@ -35,8 +44,6 @@ class WorkerService final : public BlockStreamService {
                             v1::OpenSequenceResponse* response) override;
   grpc::Status AppendKv(grpc::ServerContext* context, const v1::AppendKvRequest* request,
                         v1::AppendKvResponse* response) override;
-  grpc::Status Attend(grpc::ServerContext* context, const v1::AttendRequest* request,
-                      v1::AttendResponse* response) override;
   grpc::Status Accept(grpc::ServerContext* context, const v1::AcceptRequest* request,
                       v1::AcceptResponse* response) override;
   grpc::Status Fork(grpc::ServerContext* context, const v1::ForkRequest* request, v1::ForkResponse* response) override;
@@ -44,6 +51,10 @@ class WorkerService final : public BlockStreamService {
                         v1::TruncateResponse* response) override;
   grpc::Status CloseSequence(grpc::ServerContext* context, const v1::CloseSequenceRequest* request,
                              v1::CloseSequenceResponse* response) override;
+
+  // Attention (attend_call.cc).
+  grpc::Status Attend(grpc::ServerContext* context, const v1::AttendRequest* request,
+                      v1::AttendResponse* response) override;
 
   // Generation (generate_call.cc).
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
@@ -77,6 +88,9 @@ class WorkerService final : public BlockStreamService {
   absl::StatusOr<std::vector<uint32_t>> Encode(const std::string& text, uint64_t max_tokens);
   absl::Status GenerateInto(grpc::ServerContext& context, const v1::GenerateRequest& request,
                             grpc::ServerWriter<v1::GenerateResponse>& writer);
+  // PutBlocksRequest.Open or GetBlocksRequest. INVALID_ARGUMENT naming the field.
+  template <class Request>
+  absl::StatusOr<NamedBlocks> NameBlocks(const grpc::ServerContext& context, const Request& request) const;
   absl::Status Put(grpc::ServerContext& context, grpc::ServerReader<v1::PutBlocksRequest>& reader,
                    v1::PutBlocksResponse& response);
   absl::Status Get(grpc::ServerContext& context, const v1::GetBlocksRequest& request, const PieceWriter& write);
