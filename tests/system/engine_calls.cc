@@ -1,7 +1,9 @@
 #include "tests/system/engine_calls.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
+#include <random>
 
 #include "absl/time/clock.h"
 #include "grpcpp/client_context.h"
@@ -18,6 +20,24 @@ void SetDeadline(grpc::ClientContext& context) {
 }
 
 }  // namespace
+
+std::string FloatBytes(std::span<const float> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
+
+std::vector<float> FloatsOf(const std::string& bytes) {
+  std::vector<float> values(bytes.size() / sizeof(float));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+  return values;
+}
+
+std::vector<float> DrawRow(uint64_t seed, uint32_t layer, bool key, uint64_t position, size_t floats) {
+  std::mt19937_64 random(seed * 1'000'000'007 + layer * 1'000'003 + (key ? 7 : 0) + position * 131);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(floats);
+  for (float& value : values) value = normal(random);
+  return values;
+}
 
 absl::StatusOr<v1::OpenSequenceResponse> OpenSequence(v1::Worker::Stub& stub, const CacheIdentity& identity,
                                                       const std::vector<uint32_t>& tokens,
@@ -63,6 +83,24 @@ absl::StatusOr<v1::PutBlocksResponse> PutBlocks(v1::Worker::Stub& stub, const Ca
   }
   writer->WritesDone();
   const grpc::Status status = writer->Finish();
+  if (!status.ok()) return FromGrpcStatus(status);
+  return response;
+}
+
+absl::StatusOr<v1::AppendKvResponse> AppendKv(v1::Worker::Stub& stub, const v1::AppendKvRequest& request) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::AppendKvResponse response;
+  const grpc::Status status = stub.AppendKv(&context, request, &response);
+  if (!status.ok()) return FromGrpcStatus(status);
+  return response;
+}
+
+absl::StatusOr<v1::AttendResponse> Attend(v1::Worker::Stub& stub, const v1::AttendRequest& request) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::AttendResponse response;
+  const grpc::Status status = stub.Attend(&context, request, &response);
   if (!status.ok()) return FromGrpcStatus(status);
   return response;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,12 @@ inline constexpr uint32_t kEngineBlockTokens = 16;
 inline constexpr size_t kEngineTokenFloats = size_t{kEngineKvHeads} * kEngineHeadDim;  // of K or V in one layer
 inline constexpr size_t kEngineBlockBytes = kEngineLayers * 2 * kEngineBlockTokens * kEngineTokenFloats * sizeof(float);
 
+// Floats as they travel.
+std::string FloatBytes(std::span<const float> values);
+std::vector<float> FloatsOf(const std::string& bytes);
+// A position's K (or V) in one layer: a function of all that is given.
+std::vector<float> DrawRow(uint64_t seed, uint32_t layer, bool key, uint64_t position, size_t floats);
+
 // Each call has a deadline of 10 s and returns the server's status.
 absl::StatusOr<v1::OpenSequenceResponse> OpenSequence(v1::Worker::Stub& stub, const CacheIdentity& identity,
                                                       const std::vector<uint32_t>& tokens,
@@ -33,6 +40,8 @@ absl::StatusOr<v1::PutBlocksResponse> PutBlocks(v1::Worker::Stub& stub, const Ca
                                                 const std::vector<uint32_t>& tokens, uint32_t first_block,
                                                 const std::string& payload,
                                                 std::optional<uint32_t> group = std::nullopt);
+absl::StatusOr<v1::AppendKvResponse> AppendKv(v1::Worker::Stub& stub, const v1::AppendKvRequest& request);
+absl::StatusOr<v1::AttendResponse> Attend(v1::Worker::Stub& stub, const v1::AttendRequest& request);
 struct BlocksRead {
   absl::Status status;
   uint64_t blocks = 0;

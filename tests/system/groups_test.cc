@@ -5,15 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "kvstore/service/grpc_status.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/temp_dir.h"
 #include "tests/system/engine_calls.h"
@@ -46,21 +43,9 @@ struct Group {
 };
 const std::vector<Group> kAlternating = {{0, 0, {1, 3}}, {1, kWindow, {0, 2}}};
 
-std::string Bytes(const std::vector<float>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
-}
-
-// One row: K (or V) of all heads of one position in one layer, a function of these and of the prompt.
-std::vector<float> Row(uint64_t prompt, uint32_t layer, bool key, uint64_t position, size_t floats) {
-  std::mt19937_64 random(kSeed + prompt * 1'000'000'007 + layer * 1'000'003 + (key ? 7 : 0) + position * 131);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(floats);
-  for (float& value : values) value = normal(random);
-  return values;
-}
-
+// K (or V) of all heads of a position in one layer of a prompt.
 std::vector<float> Kv(uint64_t prompt, uint32_t layer, bool key, uint64_t position) {
-  return Row(prompt, layer, key, position, size_t{kKvHeads} * kHeadDim);
+  return DrawRow(kSeed + prompt, layer, key, position, size_t{kKvHeads} * kHeadDim);
 }
 
 // The canonical bytes of one block: [layer][K|V][kv_head][token][head_dim].
@@ -71,7 +56,7 @@ std::string BlockBytes(uint64_t prompt, const Group& group, uint32_t block) {
       for (uint32_t head = 0; head < kKvHeads; ++head) {
         for (uint32_t token = 0; token < kBlock; ++token) {
           const std::vector<float> row = Kv(prompt, layer, key, uint64_t{block} * kBlock + token);
-          bytes += Bytes({row.begin() + head * kHeadDim, row.begin() + (head + 1) * kHeadDim});
+          bytes += FloatBytes(std::span(row).subspan(size_t{head} * kHeadDim, kHeadDim));
         }
       }
     }
@@ -142,14 +127,10 @@ class GroupsTest : public testing::Test {
     request.set_layers(1);
     request.set_tokens(static_cast<uint32_t>(end - start));
     for (uint64_t p = start; p < end; ++p) {
-      request.mutable_key()->append(Bytes(Kv(prompt, layer, true, p)));
-      request.mutable_value()->append(Bytes(Kv(prompt, layer, false, p)));
+      request.mutable_key()->append(FloatBytes(Kv(prompt, layer, true, p)));
+      request.mutable_value()->append(FloatBytes(Kv(prompt, layer, false, p)));
     }
-    grpc::ClientContext context;
-    v1::AppendKvResponse response;
-    const grpc::Status status = stub.AppendKv(&context, request, &response);
-    if (!status.ok()) return FromGrpcStatus(status);
-    return response;
+    return AppendKv(stub, request);
   }
   // Appends [start, end) in every layer; the last answer.
   v1::AppendKvResponse AppendAll(v1::Worker::Stub& stub, uint64_t sequence, uint64_t prompt, uint64_t start,
@@ -179,14 +160,11 @@ class GroupsTest : public testing::Test {
         request.set_start_position(start);
         request.set_tokens(static_cast<uint32_t>(end - start));
         request.set_q_heads(kHeads);
-        request.set_query(Bytes(query));
-        grpc::ClientContext context;
-        v1::AttendResponse response;
-        const grpc::Status status = stub.Attend(&context, request, &response);
-        ASSERT_TRUE(status.ok()) << status.error_message();
-        ASSERT_EQ(response.output().size(), query.size() * sizeof(float));
-        std::vector<float> got(query.size());
-        std::memcpy(got.data(), response.output().data(), response.output().size());
+        request.set_query(FloatBytes(query));
+        const absl::StatusOr<v1::AttendResponse> answer = Attend(stub, request);
+        ASSERT_TRUE(answer.ok()) << answer.status();
+        const std::vector<float> got = FloatsOf(answer->output());
+        ASSERT_EQ(got.size(), query.size());
         for (uint64_t p = start; p < end; ++p) {
           for (uint32_t head = 0; head < kHeads; ++head) {
             const size_t at = (p - start) * row + size_t{head} * kHeadDim;

@@ -47,9 +47,8 @@ inline NeededBlocks BlocksSeenFrom(const CacheGroup& group, uint64_t position, u
     return static_cast<uint32_t>((tokens + block_tokens - 1) / block_tokens);
   };
   NeededBlocks needed{.sinks = 0, .first = static_cast<uint32_t>(visible / block_tokens), .end = blocks(end)};
-  needed.first = std::min(needed.first, needed.end);
-  needed.sinks = std::min(blocks(sinks), needed.first);
   if (visible >= end) needed.first = needed.end;
+  needed.sinks = std::min(blocks(sinks), needed.first);
   return needed;
 }
 

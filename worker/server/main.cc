@@ -118,6 +118,9 @@ absl::Status Complete(Flags& flags) {
     *option = *below;
   }
   if (!flags.model_config.empty()) {
+    if (flags.layers != 0 || flags.kv_heads != 0 || flags.head_dim != 0) {
+      return absl::InvalidArgumentError("--model-config: not with --layers, --kv-heads and --head-dim");
+    }
     absl::StatusOr<ModelShape> shape = ReadEngineModel(flags.model_config);
     if (!shape.ok()) return shape.status();
     o.engine_model = *std::move(shape);
