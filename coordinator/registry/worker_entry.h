@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "coordinator/prefix_index/prefix_index.h"
+#include "coordinator/registry/usable_boundaries.h"
 #include "kvstore/base/bytes.h"
 #include "kvstore/base/mutex.h"
 #include "kvstore/base/status.h"
@@ -18,6 +19,13 @@
 namespace kvmesh {
 
 inline constexpr size_t kMaxRegistrationBytes = 256 << 10;
+
+// After which blocks a sequence can go on from a worker's cache.
+enum class BoundaryRule {
+  kEvery,        // after every block in its sets
+  kUsable,       // after those in its sets that are usable boundaries
+  kUsableAlone,  // after usable boundaries; its sets are empty
+};
 
 // What a worker says of itself when it registers. Rates of 0 are unknown.
 struct WorkerDescription {
@@ -33,6 +41,7 @@ struct WorkerDescription {
   double disk_bytes_per_second = 0;
   double peer_bytes_per_second = 0;
   bool draining = false;
+  BoundaryRule boundaries = BoundaryRule::kEvery;
   std::string registration;  // its words as they came, to pass on; at most kMaxRegistrationBytes
 
   // INVALID_ARGUMENT naming the field.
@@ -91,6 +100,7 @@ class WorkerEntry {
   // holds it and finds !gone() may change the slot.
   Mutex report_mu;
   ReportProgress progress;
+  UsableBoundaries boundaries;  // changed under report_mu
   // Missed heartbeats that were counted since the last one came; only WorkerRegistry::ExpireLost touches it.
   int64_t missed_counted = 0;
 

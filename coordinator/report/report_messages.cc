@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "kvstore/block/block_header.h"
 #include "kvstore/wire/wire.h"
 
@@ -81,6 +82,19 @@ absl::StatusOr<WorkerDescription> FromWire(const v1::WorkerInfo& info) {
   out.disk_bytes_per_second = info.disk_bytes_per_second();
   out.peer_bytes_per_second = info.peer_bytes_per_second();
   out.draining = info.draining();
+  switch (info.boundaries()) {
+    case v1::BOUNDARIES_UNSPECIFIED:
+      break;
+    case v1::BOUNDARIES_USABLE:
+      out.boundaries = BoundaryRule::kUsable;
+      break;
+    case v1::BOUNDARIES_USABLE_ALONE:
+      out.boundaries = BoundaryRule::kUsableAlone;
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("register.boundaries: ", static_cast<int>(info.boundaries()), " is unknown"));
+  }
   out.registration = info.SerializeAsString();
   return out;
 }

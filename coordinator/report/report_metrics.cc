@@ -32,6 +32,8 @@ ReportMetrics::ReportMetrics(Metrics& metrics)
       events_while_resyncing(Events(metrics, "while_resyncing")),
       pieces_ignored(metrics.Counter("kvmesh_coordinator_snapshot_pieces_ignored_total",
                                      "Pieces of snapshots that were given up before")),
+      boundaries_shed(metrics.Counter("kvmesh_coordinator_boundaries_shed_total",
+                                      "Usable boundaries of workers with windows, refused at the bound")),
       commands_sent(Commands(metrics, "sent")),
       commands_refused(Commands(metrics, "refused")),
       commands_timed_out(Commands(metrics, "timed_out")),

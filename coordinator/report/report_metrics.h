@@ -32,6 +32,7 @@ class ReportMetrics {
   prometheus::Counter& events_unknown;
   prometheus::Counter& events_while_resyncing;
   prometheus::Counter& pieces_ignored;
+  prometheus::Counter& boundaries_shed;
   prometheus::Counter& commands_sent;
   prometheus::Counter& commands_refused;
   prometheus::Counter& commands_timed_out;

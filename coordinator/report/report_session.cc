@@ -107,7 +107,22 @@ absl::Status ReportSession::OnEvent(const v1::Event& event, Responses& out) {
   return absl::OkStatus();
 }
 
+absl::Status ReportSession::ApplyUsable(const v1::UsableEvent& event) {
+  const auto keys = KeysFromBytes(event.keys(), "usable.keys");
+  if (!keys.ok()) return keys.status();
+  if (event.usable()) {
+    context_.metrics.boundaries_shed.Increment(static_cast<double>(entry_->boundaries.Add(*keys)));
+  } else {
+    entry_->boundaries.Remove(*keys);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReportSession::Apply(const v1::Event& event) {
+  if (event.has_usable()) {
+    context_.metrics.events_applied.Increment();
+    return ApplyUsable(event.usable());
+  }
   const WorkerSlot slot = entry_->slot();
   const auto set_of = [&](v1::BlockSet set) -> absl::StatusOr<IndexSet> {
     const std::optional<IndexSet> known = FromWire(set);
@@ -141,6 +156,7 @@ absl::Status ReportSession::Apply(const v1::Event& event) {
 }
 
 void ReportSession::ApplyRemovalOnly(const v1::Event& event) {
+  if (event.has_usable() && !event.usable().usable()) ApplyUsable(event.usable()).IgnoreError();
   if (!event.has_truncated() && !event.has_cleared()) return;
   const std::optional<IndexSet> set = FromWire(event.has_truncated() ? event.truncated().set() : event.cleared().set());
   if (!set.has_value()) return;
@@ -155,6 +171,7 @@ absl::Status ReportSession::OnPiece(const v1::SnapshotPiece& piece, Responses& o
   ReportProgress& progress = entry_->progress;
   if (piece.first()) {
     KVMESH_RETURN_IF_ERROR(context_.index.BeginSnapshot(entry_->slot()));
+    entry_->boundaries.ResetSnapshot();
     progress.phase = Phase::kInSnapshot;
     snapshot_sequence_ = piece.sequence();
     TakeHeld();
@@ -195,6 +212,9 @@ absl::Status ReportSession::ApplyPiece(const v1::SnapshotPiece& piece) {
     if (!run.ok()) return run.status();
     KVMESH_RETURN_IF_ERROR(context_.index.ApplyToSnapshot(entry_->slot(), *set, *run));
   }
+  const auto usable = KeysFromBytes(piece.usable_keys(), "snapshot.usable_keys");
+  if (!usable.ok()) return usable.status();
+  context_.metrics.boundaries_shed.Increment(static_cast<double>(entry_->boundaries.AddToSnapshot(*usable)));
   return absl::OkStatus();
 }
 
@@ -207,12 +227,15 @@ absl::Status ReportSession::Commit(const v1::SnapshotPiece& piece) {
     if (!summary.ok()) return summary.status();
     expected[IndexOf(*set)] = *summary;
   }
-  return context_.index.CommitSnapshot(entry_->slot(), expected);
+  KVMESH_RETURN_IF_ERROR(context_.index.CommitSnapshot(entry_->slot(), expected));
+  entry_->boundaries.CommitSnapshot();
+  return absl::OkStatus();
 }
 
 void ReportSession::Resync(ResyncReason reason, absl::string_view detail, Responses& out) {
   ReportProgress& progress = entry_->progress;
   context_.index.AbortSnapshot(entry_->slot());
+  entry_->boundaries.ResetSnapshot();
   TakeHeld();
   progress.phase = Phase::kAwaitingSnapshot;
   ++progress.resyncs;
@@ -233,6 +256,8 @@ absl::Status ReportSession::Refuse(const absl::Status& error, ResyncReason reaso
   }
   context_.index.AbortSnapshot(entry_->slot());
   for (const IndexSet set : kAllIndexSets) context_.index.Cleared(entry_->slot(), set).IgnoreError();
+  entry_->boundaries.ResetSnapshot();
+  entry_->boundaries.Clear();
   progress.phase = Phase::kQuarantined;
   context_.metrics.quarantines.Increment();
   return absl::FailedPreconditionError(absl::StrCat("report: quarantined: ", error.message()));

@@ -68,6 +68,8 @@ class ReportSession {
   absl::Status OnEvent(const v1::Event& event, Responses& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(entry_->report_mu);
   // Applies an event in sequence. INVALID_ARGUMENT: protocol error. DATA_LOSS: digest mismatch.
   absl::Status Apply(const v1::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(entry_->report_mu);
+  // INVALID_ARGUMENT: malformed keys.
+  absl::Status ApplyUsable(const v1::UsableEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(entry_->report_mu);
   void ApplyRemovalOnly(const v1::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(entry_->report_mu);
   absl::Status ApplyPiece(const v1::SnapshotPiece& piece) ABSL_EXCLUSIVE_LOCKS_REQUIRED(entry_->report_mu);
   absl::Status Commit(const v1::SnapshotPiece& piece) ABSL_EXCLUSIVE_LOCKS_REQUIRED(entry_->report_mu);

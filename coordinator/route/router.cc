@@ -26,6 +26,24 @@ Candidate MakeCandidate(const WorkerEntry& worker, const PlacementRates& default
   return out;
 }
 
+// Cuts the matches of workers with windows to their usable boundaries, and adds those that have these alone.
+void KeepUsable(std::span<const BlockKey> keys, const WorkerTable& table, std::vector<PrefixMatch>& matches) {
+  for (PrefixMatch& match : matches) {
+    const int64_t position = table.Position(match.worker);
+    if (position < 0) continue;
+    const WorkerEntry& worker = *table.workers[position];
+    if (worker.description().boundaries != BoundaryRule::kUsable) continue;
+    const uint32_t usable = worker.boundaries.Longest(keys.first(match.longest()));
+    for (uint32_t& blocks : match.blocks) blocks = std::min(blocks, usable);
+  }
+  std::erase_if(matches, [](const PrefixMatch& match) { return match.longest() == 0; });
+  for (const auto& worker : table.workers) {
+    if (worker->description().boundaries != BoundaryRule::kUsableAlone) continue;
+    const uint32_t usable = worker->boundaries.Longest(keys);
+    if (usable > 0) matches.push_back({.worker = worker->slot(), .blocks = {0, usable, 0}});
+  }
+}
+
 }  // namespace
 
 absl::Status RouterOptions::Validate() const {
@@ -84,6 +102,7 @@ void Router::Look(const RouteQuery& query, RouteAnswer& answer) const {
   }
   // A worker whose slot is dark in this table may still stand in the index until it is swept.
   index_.LookupAll(query.prefix, answer.matches);
+  KeepUsable(query.prefix.keys, *answer.table, answer.matches);
   std::erase_if(answer.matches, [&](const PrefixMatch& match) {
     const int64_t position = answer.table->Position(match.worker);
     if (position < 0 || answer.table->workers[position]->gone()) return true;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/block_checksum.h"
+#include "kvstore/block/key_chain.h"
 #include "kvstore/block/secrets.h"
 
 namespace kvmesh {
@@ -78,6 +79,8 @@ LayoutFingerprint ComputeLayoutFingerprint(const BlockLayout& layout) {
   std::memcpy(fingerprint.bytes.data(), digest.bytes.data(), fingerprint.bytes.size());
   return fingerprint;
 }
+
+BlockKey FoundUnder(const BlockHeader& header) { return ComputeGroupKey(header.key, header.group); }
 
 void EncodeBlockHeader(const BlockHeader& header, std::span<std::byte, kBlockHeaderBytes> out) {
   FieldWriter writer(out.data());

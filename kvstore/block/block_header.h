@@ -25,9 +25,9 @@ LayoutFingerprint ComputeLayoutFingerprint(const BlockLayout& layout);
 
 struct BlockHeader {
   RootKey root;
-  BlockKey key;
-  BlockKey parent;     // block 0: the root
-  uint32_t group = 0;  // of layers with one attention span; 0 is the chain, the others' keys follow from it
+  BlockKey key;        // in the chain; of another group: of the chain's block that it stands beside
+  BlockKey parent;     // of `key` in the chain; block 0: the root
+  uint32_t group = 0;  // of layers with one attention span; 0 is the chain
   ShardRange shard;
   uint64_t start_position = 0;  // of the block's first token
   LayoutFingerprint layout;
@@ -39,6 +39,9 @@ struct BlockHeader {
 
   friend bool operator==(const BlockHeader&, const BlockHeader&) = default;
 };
+
+// The key that the block of a header is found under: ComputeGroupKey of its key and group.
+BlockKey FoundUnder(const BlockHeader& header);
 
 // On wire and disk, little endian: magic u32, version u16, header length u16, root 16, key 16, parent 16, group u32,
 // shard 4 x u16, start position u64, layout fingerprint 8, format u32, lossy formats u32, seal time u64 (microseconds

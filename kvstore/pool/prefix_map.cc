@@ -1,5 +1,6 @@
 #include "kvstore/pool/prefix_map.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -104,11 +105,12 @@ absl::Status PrefixMap::CheckNode(const BlockNode& node, const BlockHeader& head
   return absl::OkStatus();
 }
 
-BlockNode* PrefixMap::NewNode(const BlockHeader& header, uint32_t index, BlockNode* parent) {
+BlockNode* PrefixMap::NewNode(const BlockKey& key, const BlockHeader& header, uint32_t index, BlockNode* parent) {
   auto owned = std::make_unique<BlockNode>();
   BlockNode* node = owned.get();
   node->root = header.root;
-  node->key = header.key;
+  node->key = key;
+  node->chain_key = header.key;
   node->parent_key = header.parent;
   node->index = index;
   node->group = header.group;
@@ -117,19 +119,20 @@ BlockNode* PrefixMap::NewNode(const BlockHeader& header, uint32_t index, BlockNo
   node->next_sibling = parent->first_child;
   if (parent->first_child != nullptr) parent->first_child->previous_sibling = node;
   parent->first_child = node;
-  nodes_.emplace(header.key, std::move(owned));
+  nodes_.emplace(key, std::move(owned));
   return node;
 }
 
 absl::StatusOr<BlockNode*> PrefixMap::Add(const BlockHeader& header, uint32_t index, Tier tier, uint64_t slot) {
-  BlockNode* node = Find(header.key);
+  const BlockKey key = FoundUnder(header);
+  BlockNode* node = Find(key);
   if (node != nullptr) KVMESH_RETURN_IF_ERROR(CheckNode(*node, header, index, tier));
   absl::StatusOr<BlockNode*> parent = ParentFor(header, index);
   if (!parent.ok()) return parent;
   if (!(*parent)->In(SetOf(tier))) {
     return absl::FailedPreconditionError(absl::StrCat("parent: block ", header.parent.ToHex(), " left the set"));
   }
-  if (node == nullptr) node = NewNode(header, index, *parent);
+  if (node == nullptr) node = NewNode(key, header, index, *parent);
 
   const Standings before = StandingsOf(*node);
   if (BlockCopy* lossier = node->copy(tier)) Detach(lossier);
@@ -146,12 +149,14 @@ void PrefixMap::Attach(const BlockHeader& header, Tier tier, uint64_t slot, Bloc
   copy->tier = tier;
   copy->slot = slot;
   copy->node = node;
-  const BlockCopy* alike = nullptr;  // hashing is what costs
-  for (const auto& other : node->copies) {
-    if (other != nullptr && other->header.lossy_formats == header.lossy_formats) alike = other.get();
+  if (header.group == 0) {
+    const BlockCopy* alike = nullptr;  // hashing is what costs
+    for (const auto& other : node->copies) {
+      if (other != nullptr && other->header.lossy_formats == header.lossy_formats) alike = other.get();
+    }
+    copy->digest_member =
+        alike != nullptr ? alike->digest_member : SetMember(header.parent, header.key, header.lossy_formats);
   }
-  copy->digest_member =
-      alike != nullptr ? alike->digest_member : SetMember(header.parent, header.key, header.lossy_formats);
   node->copies[Index(tier)] = std::move(copy);
 }
 
@@ -176,9 +181,15 @@ PrefixMap::Standings PrefixMap::StandingsOf(const BlockNode& node) {
   return standings;
 }
 
+bool PrefixMap::HeldExactly(const Standings& standings) {
+  return std::any_of(standings.begin(), standings.end(),
+                     [](const Standing& standing) { return standing.in && standing.lossy_formats.exact(); });
+}
+
 bool PrefixMap::NoteChange(BlockNode* node, const Standings& before) {
   const Standings now = StandingsOf(*node);
   bool left = false;
+  if (node->group > 0 && HeldExactly(now) != HeldExactly(before)) observer_.OnBeside(*node, HeldExactly(now));
   for (const BlockSetKind set : kAllSets) {
     const Standing& was = before[Index(set)];
     const Standing& is = now[Index(set)];

@@ -1,7 +1,7 @@
 // Chains of sealed blocks on one worker: which tier holds a copy of each, who pins it, and which may go.
 //
 // Blocks of layer groups above 0 stand beside the chain: each hangs under its root alone, whatever its index, so that
-// any of them may come and go. They are in no digest, and the observer does not hear of them.
+// any of them may come and go. They are in no set of the chain's: no digest counts them.
 //
 // Invariants, after every method:
 //   - A node has at least one attached copy; a root node stands for an identity and has at least one child.
@@ -59,8 +59,9 @@ struct BlockCopy {
 
 struct BlockNode {
   RootKey root;
-  BlockKey key;
-  BlockKey parent_key;  // block 0: the root
+  BlockKey key;         // found under; of the chain or of its group
+  BlockKey chain_key;   // in the chain, or of the chain's block that it stands beside
+  BlockKey parent_key;  // of chain_key in the chain; block 0: the root
   uint32_t index = 0;   // in the chain
   uint32_t group = 0;   // layer group
   bool is_root = false;
@@ -88,6 +89,8 @@ class SetObserver {
   virtual void OnStored(BlockSetKind set, const BlockNode& node) = 0;
   // The node and all its descendants left the set.
   virtual void OnTruncated(BlockSetKind set, const BlockNode& node) = 0;
+  // A node beside the chain has an exact copy now that a lookup finds, or has none any more.
+  virtual void OnBeside(const BlockNode& node, bool held) = 0;
 };
 
 // Takes back the storage of copies that are gone.
@@ -160,10 +163,11 @@ class PrefixMap {
   // The parent that `header` names, made when it is a new root.
   absl::StatusOr<BlockNode*> ParentFor(const BlockHeader& header, uint32_t index);
   absl::Status CheckNode(const BlockNode& node, const BlockHeader& header, uint32_t index, Tier tier) const;
-  BlockNode* NewNode(const BlockHeader& header, uint32_t index, BlockNode* parent);
+  BlockNode* NewNode(const BlockKey& key, const BlockHeader& header, uint32_t index, BlockNode* parent);
   void Attach(const BlockHeader& header, Tier tier, uint64_t slot, BlockNode* node);
   void Detach(BlockCopy* copy);
   static Standings StandingsOf(const BlockNode& node);
+  static bool HeldExactly(const Standings& standings);
   // Follows a loss of copies at `node`: whatever the closure of a set no longer allows leaves it, top down.
   void Cascade(BlockNode* node, const Standings& before);
   // Tells observer, digest and parent how `node` stands otherwise than `before`. True when it left a set.

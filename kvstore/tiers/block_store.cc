@@ -6,15 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "kvstore/base/check.h"
+#include "kvstore/block/key_chain.h"
 
 namespace kvmesh {
 namespace {
-
-// Whether `node` is the last of `count` blocks of a chain of `root`, of which the first has index `first`.
-bool EndsSpan(const BlockNode* node, const RootKey& root, uint32_t first, uint32_t count) {
-  return node != nullptr && node->group == 0 && node->root == root && count > 0 &&
-         uint64_t{node->index} + 1 == uint64_t{first} + count;
-}
 
 uint64_t PinLimit(uint64_t capacity, double fraction) {
   return std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(capacity) * fraction));
@@ -61,6 +56,15 @@ void BlockStore::Backing::OnTruncated(BlockSetKind set, const BlockNode& node) {
   store_.events_.Append({.kind = StoreEvent::Kind::kTruncated, .set = set, .key = node.key});
 }
 
+void BlockStore::Backing::OnBeside(const BlockNode& node, bool held) {
+  if (store_.boundaries_ == nullptr) return;
+  if (held) {
+    store_.boundaries_->OnHeld(node.chain_key, node.parent_key, node.index);
+  } else {
+    store_.boundaries_->OnGone(node.chain_key);
+  }
+}
+
 void BlockStore::Backing::Free(Tier tier, uint64_t slot) {
   switch (tier) {
     case Tier::kDevice:
@@ -104,6 +108,7 @@ BlockStore::BlockStore(const Options& options)
       clock_(options.clock),
       block_tokens_(options.block_tokens),
       max_group_(options.max_group),
+      boundaries_(options.boundaries),
       max_pinned_fraction_(options.max_pinned_fraction),
       max_pinned_device_(PinLimit(options.device->capacity(), options.max_pinned_fraction)),
       layouts_({options.device->layout(), (options.host != nullptr ? options.host : options.device)->layout(),
@@ -271,7 +276,7 @@ absl::StatusOr<BlockPin> BlockStore::PublishVerified(PrivateBlock&& block, const
   if (!added.ok()) {
     device_->Free(block.block());
     changed_.NotifyAll();
-    return MakePin(map_.Find(header.key)->copy(Tier::kDevice));
+    return MakePin(map_.Find(FoundUnder(header))->copy(Tier::kDevice));
   }
   BlockPin pin = MakePin((*added)->copy(Tier::kDevice));
   BlockCopy* host = (*added)->copy(Tier::kHost);
@@ -284,26 +289,40 @@ BlockPin BlockStore::Share(const BlockPin& pin) {
   return MakePin(pin.copy_);
 }
 
+std::vector<const BlockNode*> BlockStore::SpanNodes(const RootKey& root, const BlockKey& last_key, uint32_t first,
+                                                    uint32_t count, uint32_t group) const {
+  std::vector<const BlockNode*> nodes;
+  BlockKey key = last_key;
+  for (uint64_t end = uint64_t{first} + count; end > first; --end) {
+    const BlockNode* node = map_.Find(ComputeGroupKey(key, group));
+    if (node == nullptr || node->group != group || node->root != root || node->index + uint64_t{1} != end) break;
+    nodes.push_back(node);
+    key = node->parent_key;
+  }
+  return nodes;
+}
+
 absl::StatusOr<std::vector<BlockKey>> BlockStore::ChainKeys(const RootKey& root, const BlockKey& last_key,
-                                                            uint32_t first, uint32_t count) const {
+                                                            uint32_t first, uint32_t count, uint32_t group) const {
   MutexLock lock(mu_);
-  const BlockNode* node = map_.Find(last_key);
-  if (!EndsSpan(node, root, first, count)) return absl::NotFoundError("chain: the span is not held");
-  std::vector<BlockKey> keys(count);
-  for (auto it = keys.rbegin(); it != keys.rend(); ++it, node = node->parent) *it = node->key;
+  const std::vector<const BlockNode*> nodes = SpanNodes(root, last_key, first, count, group);
+  if (count == 0 || nodes.size() < count) return absl::NotFoundError("chain: the span is not held");
+  std::vector<BlockKey> keys;
+  for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) keys.push_back((*it)->chain_key);
   return keys;
 }
 
 absl::StatusOr<std::vector<BlockPin>> BlockStore::PinForRead(const RootKey& root, const BlockKey& last_key,
-                                                             uint32_t first, uint32_t count, LossyFormats accepted) {
+                                                             uint32_t first, uint32_t count, LossyFormats accepted,
+                                                             uint32_t group) {
   std::array<uint64_t, 3> limits;
   for (const Tier tier : kAllTiers) limits[static_cast<size_t>(tier)] = MaxPinned(tier);
   MutexLock lock(mu_);
   std::vector<BlockCopy*> copies;
   std::array<uint64_t, 3> newly_pinned{};
-  const BlockNode* node = map_.Find(last_key);
-  if (!EndsSpan(node, root, first, count)) return absl::NotFoundError("chain: the span is not held");
-  for (; copies.size() < count && !node->is_root; node = node->parent) {
+  const std::vector<const BlockNode*> nodes = SpanNodes(root, last_key, first, count, group);
+  if (count == 0 || nodes.size() < count) return absl::NotFoundError("chain: the span is not held");
+  for (const BlockNode* node : nodes) {
     BlockCopy* copy = AcceptedCopy(*node, accepted);
     if (copy == nullptr) return absl::NotFoundError("chain: held in a format not accepted");
     copies.push_back(copy);
@@ -394,6 +413,7 @@ BlockStore::Cut BlockStore::TakeCut() const {
     cut.blocks.push_back(block);
   });
   for (const BlockSetKind set : kAllSets) cut.digests[static_cast<size_t>(set)] = map_.digest(set);
+  if (boundaries_ != nullptr) cut.boundaries = boundaries_->All();
   return cut;
 }
 

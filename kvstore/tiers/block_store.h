@@ -32,6 +32,7 @@
 #include "kvstore/tiers/event_log.h"
 #include "kvstore/tiers/store_books.h"
 #include "kvstore/tiers/tier_layouts.h"
+#include "kvstore/tiers/window_boundaries.h"
 
 namespace kvmesh {
 
@@ -91,6 +92,8 @@ class BlockStore {
     size_t event_capacity = 1 << 20;
     uint32_t block_tokens = 0;  // required; gives a header's start position its index
     uint32_t max_group = 0;     // layer group of its blocks, at most
+    // Told of the exact blocks of groups above 0, and asked for the boundaries of a cut; outlives the store. Optional.
+    WindowBoundaries* boundaries = nullptr;
   };
 
   // Takes over what the disk recovered, as AdoptRecovered does. INVALID_ARGUMENT names the option.
@@ -123,11 +126,11 @@ class BlockStore {
   // Where new content stands.
   struct SealInfo {
     RootKey root;
-    BlockKey key;
+    BlockKey key;  // these as in BlockHeader
     BlockKey parent;
     uint32_t index = 0;
     LossyFormats lossy_formats;
-    uint32_t group = 0;  // above 0: `key` and `parent` are the group's (ComputeGroupKey)
+    uint32_t group = 0;
   };
   // Checksums and publishes content that this worker computed. If the key is held on the device already, the private
   // block is dropped and the held copy is pinned instead; but a held copy with more lossy formats is replaced for new
@@ -141,16 +144,15 @@ class BlockStore {
   // A second pin of the same copy.
   BlockPin Share(const BlockPin& pin);
 
-  // Keys of the `count` blocks of a chain up to and including `last_key`, of which the first has index `first`.
-  // NOT_FOUND: no such chain, or one of another identity. Blocks of groups above 0 are no chain.
+  // Keys in the chain of the `count` blocks of a group up to and including the one at `last_key`, of which the first
+  // has index `first`. NOT_FOUND: not all of them are held, or they are of another identity.
   absl::StatusOr<std::vector<BlockKey>> ChainKeys(const RootKey& root, const BlockKey& last_key, uint32_t first,
-                                                  uint32_t count) const;
-  // Pins copies of a span of a chain in the fastest tier that holds them as accepted, for readers that take bytes away.
-  // NOT_FOUND: no such
-  // chain, or part of it is gone. RESOURCE_EXHAUSTED: the bound of a tier's pinned blocks is reached. `count` blocks up
-  // to and including `last_key`, of which the first has index `first`.
+                                                  uint32_t count, uint32_t group = 0) const;
+  // Pins copies of such a span in the fastest tier that holds them as accepted, for readers that take bytes away.
+  // NOT_FOUND: as ChainKeys, or part of it is held in no format accepted. RESOURCE_EXHAUSTED: the bound of a tier's
+  // pinned blocks is reached.
   absl::StatusOr<std::vector<BlockPin>> PinForRead(const RootKey& root, const BlockKey& last_key, uint32_t first,
-                                                   uint32_t count, LossyFormats accepted);
+                                                   uint32_t count, LossyFormats accepted, uint32_t group = 0);
   // Copies a pinned block's bytes, verified, in the device's layout, and returns the header that seals them there.
   // DATA_LOSS: erased and counted. UNAVAILABLE: I/O error. REQUIRES: `out` is of the device's block size.
   absl::StatusOr<BlockHeader> Read(const BlockPin& pin, std::span<std::byte> out);
@@ -177,6 +179,7 @@ class BlockStore {
     uint64_t sequence = 0;
     std::vector<CutBlock> blocks;
     std::array<SetDigest, 3> digests;
+    std::vector<BlockKey> boundaries;  // usable ones (WindowBoundaries::All), of `sequence` or later
   };
   Cut TakeCut() const;
   // Appends one digest event per set to the log.
@@ -199,6 +202,7 @@ class BlockStore {
     explicit Backing(BlockStore& store) : store_(store) {}
     void OnStored(BlockSetKind set, const BlockNode& node) override;
     void OnTruncated(BlockSetKind set, const BlockNode& node) override;
+    void OnBeside(const BlockNode& node, bool held) override;
     void Free(Tier tier, uint64_t slot) override;
 
    private:
@@ -219,6 +223,9 @@ class BlockStore {
   void CountDemotion(const BlockHeader& made, Tier to) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountMiss(MissReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { ++misses_[static_cast<size_t>(reason)]; }
   absl::StatusOr<BlockPin> PublishVerified(PrivateBlock&& block, const BlockHeader& header);
+  // The nodes of ChainKeys, last one first; fewer when some are not held.
+  std::vector<const BlockNode*> SpanNodes(const RootKey& root, const BlockKey& last_key, uint32_t first, uint32_t count,
+                                          uint32_t group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The node's copy in the fastest tier among those whose lossy formats are accepted, or null.
   static BlockCopy* AcceptedCopy(const BlockNode& node, LossyFormats accepted);
   // Whether copies in that tier of this store can have such a header.
@@ -285,6 +292,7 @@ class BlockStore {
   const Clock* const clock_;
   const uint32_t block_tokens_;
   const uint32_t max_group_;
+  WindowBoundaries* const boundaries_;
   const double max_pinned_fraction_;
   const uint64_t max_pinned_device_;
   TierLayouts layouts_;

@@ -78,7 +78,7 @@ bool BlockStore::MayPromote(const BlockCopy& source) {
 }
 
 BlockStore::Step BlockStore::PromoteFromHost(MutexLock& lock, BlockCopy* source, absl::Time deadline, Acquired& out) {
-  const BlockKey key = source->header.key;
+  const BlockKey key = source->node->key;
   map_.Guard(source);
   in_transit_.insert(key);
   ++private_blocks_;  // until the copy is published, so that the bound counts it
@@ -169,7 +169,7 @@ BlockStore::Step BlockStore::PromoteFromDisk(MutexLock& lock, std::span<const Bl
 
   Step step = Step::kMore;
   for (size_t i = 0; i < loads.size(); ++i) {
-    in_transit_.erase(requests[i].expected.key);
+    in_transit_.erase(FoundUnder(requests[i].expected));
     --private_blocks_;
     if (step == Step::kMore) {
       step = FinishPromotion(loads[i].source, loads[i].slot, loads[i].made, out);

@@ -18,13 +18,14 @@
 namespace kvmesh {
 
 struct StoreEvent {
-  enum class Kind { kStored, kTruncated, kDigest };
+  // kUsable, kUnusable: a boundary of a model with windows (window_boundaries.h).
+  enum class Kind { kStored, kTruncated, kDigest, kUsable, kUnusable };
   uint64_t sequence = 0;  // contiguous from 1
   Kind kind = Kind::kStored;
   BlockSetKind set = BlockSetKind::kDevice;
   RootKey root;                // kStored
   BlockKey parent;             // kStored
-  BlockKey key;                // kStored, kTruncated
+  BlockKey key;                // of all but kDigest
   uint32_t index = 0;          // kStored
   LossyFormats lossy_formats;  // kStored
   SetDigest digest;            // kDigest

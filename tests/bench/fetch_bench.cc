@@ -74,7 +74,7 @@ class FetchWorld {
         keys_(ComputeBlockKeys(RootAsParent(root_), RandomTokens(1, size.blocks * kBenchBlockTokens, 32000),
                                kBenchBlockTokens)),
         sender_(MakeWorker("sender", sender_incarnation_, size, {})),
-        block_server_({.store = &sender_->store(),
+        block_server_({.stores = {&sender_->store()},
                        .worker_id = "sender",
                        .incarnation = sender_incarnation_,
                        .ticket_key = DeriveTicketKey(kBenchSecret)}),
@@ -127,8 +127,9 @@ class FetchWorld {
     PeerSource source = {.block_count = size_.blocks, .peer_id = "sender", .peer_address = fetch_listener_.address()};
     const double start = SecondsNow();
     source.ticket = MintTicket();
-    PeerFetcher::Result result =
-        receiver_->fetcher().Fetch(root_, RootAsParent(root_), keys_, source, absl::Now() + kPatience);
+    PeerFetcher::Result result = receiver_->fetcher().Fetch(
+        {.store = &receiver_->store(), .root = root_, .parent = RootAsParent(root_), .keys = keys_}, source,
+        absl::Now() + kPatience);
     const double seconds = SecondsNow() - start;
     Must(result.status);
     result.pins.clear();

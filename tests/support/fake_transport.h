@@ -27,7 +27,7 @@ class FakeTransport : public Transport {
     BlockHeader header;
     std::vector<std::byte> bytes;
   };
-  // What one ticket brings.
+  // What one ticket brings of one layer group.
   struct Script {
     std::vector<SentBlock> blocks;
     absl::Status end;      // after the last block
@@ -38,9 +38,9 @@ class FakeTransport : public Transport {
   explicit FakeTransport(std::string name = "fake") : name_(std::move(name)) {}
   ~FakeTransport() override { EXPECT_TRUE(transfers_.empty()) << transfers_.size() << " transfers never released"; }
 
-  void Offer(const std::string& ticket, Script script) {
+  void Offer(const std::string& ticket, Script script, uint32_t group = 0) {
     MutexLock lock(mu_);
-    scripts_[ticket] = std::move(script);
+    scripts_[{ticket, group}] = std::move(script);
   }
   // The answer of every later Prepare, unless OK.
   void RefusePrepare(absl::Status status) {
@@ -84,7 +84,7 @@ class FakeTransport : public Transport {
     if (!refusal_.ok()) return refusal_;
     const TransferId id(next_id_++);
     Transfer& transfer = transfers_[id];
-    const auto script = scripts_.find(request.ticket);
+    const auto script = scripts_.find({request.ticket, request.group});
     if (script == scripts_.end()) {
       transfer.script.end = absl::PermissionDeniedError("ticket: unknown, or served already");
     } else {
@@ -181,7 +181,7 @@ class FakeTransport : public Transport {
   const std::string name_;
   mutable Mutex mu_;
   CondVar changed_;
-  std::map<std::string, Script> scripts_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<std::string, uint32_t>, Script> scripts_ ABSL_GUARDED_BY(mu_);
   std::map<TransferId, Transfer> transfers_ ABSL_GUARDED_BY(mu_);
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
   std::function<void()> on_wait_ ABSL_GUARDED_BY(mu_);

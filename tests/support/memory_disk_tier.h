@@ -32,11 +32,12 @@ class MemoryDiskTier : public DiskTier {
   absl::StatusOr<DiskSlot> Write(const BlockHeader& header, std::span<const std::byte> payload) override {
     {
       MutexLock lock(mu_);
-      EXPECT_TRUE(writing_.insert(header.key).second) << "block " << header.key.ToHex() << " is written twice at once";
+      EXPECT_TRUE(writing_.insert(FoundUnder(header)).second)
+          << "block " << header.key.ToHex() << " is written twice at once";
     }
     write_gate.Pass();
     MutexLock lock(mu_);
-    writing_.erase(header.key);
+    writing_.erase(FoundUnder(header));
     ++writes_;
     if (write_fault_ != nullptr) {
       if (absl::Status status = write_fault_(header); !status.ok()) {
@@ -99,7 +100,7 @@ class MemoryDiskTier : public DiskTier {
     MutexLock lock(mu_);
     size_t found = 0;
     for (auto& [slot, held] : slots_) {
-      if (held.header.key != key) continue;
+      if (FoundUnder(held.header) != key) continue;
       ++found;
       held.payload.at(byte) ^= std::byte{1};
     }
@@ -108,7 +109,7 @@ class MemoryDiskTier : public DiskTier {
   // Takes the block away without the store's knowledge, as a crash may; only between stores.
   void Vanish(const BlockKey& key) {
     MutexLock lock(mu_);
-    std::erase_if(slots_, [&key](const auto& slot) { return slot.second.header.key == key; });
+    std::erase_if(slots_, [&key](const auto& slot) { return FoundUnder(slot.second.header) == key; });
   }
   // Holds a block that no store wrote.
   void Plant(const BlockHeader& header, std::span<const std::byte> payload) {
@@ -117,7 +118,8 @@ class MemoryDiskTier : public DiskTier {
   }
   bool Holds(const BlockKey& key) const {
     MutexLock lock(mu_);
-    return std::any_of(slots_.begin(), slots_.end(), [&key](const auto& s) { return s.second.header.key == key; });
+    return std::any_of(slots_.begin(), slots_.end(),
+                       [&key](const auto& s) { return FoundUnder(s.second.header) == key; });
   }
   // Operations so far, failed ones included; `reads` counts blocks.
   uint64_t reads() const {

@@ -2,11 +2,16 @@
 // whatever tier gives the prefix back and whatever part of it is left.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
 
+#include "client/generate.h"
 #include "grpcpp/grpcpp.h"
+#include "kvmesh/v1/coordinator.grpc.pb.h"
 #include "kvstore/service/grpc_status.h"
+#include "kvstore/wire/wire.h"
+#include "tests/support/await.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/worker/model/tiny_model.h"
@@ -163,18 +168,89 @@ TEST_F(WindowsTest, RefusalsNameTheField) {
   expect("window=0");
 }
 
-// Two workers: the second one computes what it does not hold itself, and answers the same.
-TEST_F(WindowsTest, WorkersAgree) {
-  WriteModel({{"sliding_window", 17}, {"layer_types", {"sliding_attention", "full_attention", "sliding_attention"}}});
-  Start(2);
-  const std::vector<uint32_t> prompt = Prompt(3, 120);
-  const absl::StatusOr<Answer> first = Generate(0, prompt, false);
-  const absl::StatusOr<Answer> second = Generate(1, prompt, false);
-  ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
-  EXPECT_EQ(second->tokens, first->tokens);
-  EXPECT_EQ(Generate(1, prompt, false)->computed_tokens, 112u);
+struct PeerCase {
+  bool all_slide;
+  int window;
+};
+
+// What one worker computed, another one pulls: of the chain all of it, of the windows what the boundary needs.
+class WindowPeersTest : public WindowsTest, public ::testing::WithParamInterface<PeerCase> {
+ protected:
+  void SetUp() override {
+    json changes = {{"sliding_window", GetParam().window}};
+    if (GetParam().all_slide) {
+      changes["architectures"] = {"MistralForCausalLM"};
+      changes["model_type"] = "mistral";
+    } else {
+      changes["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention"};
+    }
+    WriteModel(changes);
+    Start(2);
+  }
+  absl::StatusOr<ClusterGenerateResult> GenerateOn(size_t worker, const std::vector<uint32_t>& prompt) {
+    return GenerateOnCluster(cluster_->client(),
+                             {.tokens = prompt, .max_tokens = 8, .worker_id = cluster_->worker_id(worker)});
+  }
+  // Has the worker pull the prompt, whatever that costs beside computing it; the blocks before the boundary it reached.
+  uint64_t Prefetch(const CacheIdentity& identity, const std::vector<uint32_t>& prompt, size_t worker) {
+    const auto coordinator = v1::Coordinator::NewStub(
+        grpc::CreateChannel(cluster_->coordinator_address(), grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    v1::PrefetchRequest request;
+    IdentityToProto(identity, *request.mutable_prefix()->mutable_identity());
+    request.mutable_prefix()->mutable_tokens()->mutable_ids()->Add(prompt.begin(), prompt.end());
+    request.set_worker_id(cluster_->worker_id(worker));
+    v1::PrefetchResponse response;
+    const absl::Status status = FromGrpcStatus(coordinator->Prefetch(&context, request, &response));
+    EXPECT_TRUE(status.ok()) << status;
+    return response.blocks();
+  }
+  // Until the coordinator has heard of the prompt's last boundary.
+  void AwaitFound(const CacheIdentity& identity, const std::vector<uint32_t>& prompt) {
+    uint64_t found = 0;
+    EXPECT_TRUE(Await(absl::Seconds(10),
+                      [&] {
+                        const auto route = cluster_->client().Route(identity, prompt, {.lookup_only = true});
+                        found = route.ok() ? route->matched_tokens() : 0;
+                        return found == prompt.size() / 16 * 16;
+                      }))
+        << found << " tokens are found of " << prompt.size();
+  }
+};
+
+TEST_P(WindowPeersTest, GiveWhatABoundaryNeeds) {
+  const absl::StatusOr<CacheIdentity> identity = ClusterModelIdentity(cluster_->client());
+  ASSERT_TRUE(identity.ok()) << identity.status();
+  uint32_t branch = 0;
+  for (const size_t length : {16, 17, 32, 40, 64, 97, 144}) {
+    SCOPED_TRACE(length);
+    const std::vector<uint32_t> prompt = Prompt(++branch, length);
+    const absl::StatusOr<ClusterGenerateResult> first = GenerateOn(0, prompt);
+    ASSERT_TRUE(first.ok()) << first.status();
+    EXPECT_EQ(first->computed_tokens, 0u);
+    AwaitFound(*identity, prompt);
+    const uint64_t boundary = length / 16 * 16;
+    EXPECT_EQ(Prefetch(*identity, prompt, 1), boundary / 16);
+    const absl::StatusOr<ClusterGenerateResult> pulled = GenerateOn(1, prompt);
+    const absl::StatusOr<Answer> plain = Generate(1, prompt, true);
+    ASSERT_TRUE(pulled.ok() && plain.ok()) << pulled.status() << plain.status();
+    EXPECT_EQ(pulled->computed_tokens, std::min<uint64_t>(boundary, length - 1));
+    EXPECT_EQ(pulled->tokens, plain->tokens);
+    EXPECT_EQ(pulled->tokens, first->tokens);
+  }
+  EXPECT_TRUE(cluster_->BooksAreClean());
   EXPECT_TRUE(cluster_->IndexEqualsWorkers());
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, WindowPeersTest,
+                         ::testing::Values(PeerCase{false, 16}, PeerCase{false, 17}, PeerCase{false, 18},
+                                           PeerCase{false, 33}, PeerCase{false, 128}, PeerCase{false, 129},
+                                           PeerCase{true, 16}, PeerCase{true, 17}, PeerCase{true, 33},
+                                           PeerCase{true, 129}),
+                         [](const auto& info) {
+                           return (info.param.all_slide ? "AllSlide" : "SomeSlide") + std::to_string(info.param.window);
+                         });
 
 }  // namespace
 }  // namespace kvmesh

@@ -13,14 +13,6 @@ CacheGroup ChainGroup(BlockStore& store) {
   return group;
 }
 
-BlockStore::SealInfo InGroup(const BlockStore::SealInfo& chain, uint32_t group) {
-  BlockStore::SealInfo own = chain;
-  own.group = group;
-  own.key = ComputeGroupKey(chain.key, group);
-  if (chain.index > 0) own.parent = ComputeGroupKey(chain.parent, group);
-  return own;
-}
-
 std::vector<CacheGroup> GroupsUnder(const StreamingPolicy& policy, const std::vector<CacheGroup>& groups) {
   if (!policy.streams()) return groups;
   CacheGroup streaming = groups[0];

@@ -23,9 +23,6 @@ struct CacheGroup {
 // The chain's group of a store whose blocks hold all layers.
 CacheGroup ChainGroup(BlockStore& store);
 
-// A chain's block's place in a group beside it; `chain` itself for group 0.
-BlockStore::SealInfo InGroup(const BlockStore::SealInfo& chain, uint32_t group);
-
 // Group 1 of the sequences that stream over the blocks of a model without windows; `groups` themselves without a
 // policy. REQUIRES: with a policy, one group without a window.
 std::vector<CacheGroup> GroupsUnder(const StreamingPolicy& policy, const std::vector<CacheGroup>& groups);

@@ -32,8 +32,10 @@ absl::Status GroupTable::Grow(size_t blocks, absl::Time deadline) {
 }
 
 absl::Status GroupTable::Seal(const BlockStore::SealInfo& info) {
+  BlockStore::SealInfo own = info;
+  own.group = group_.number;
   Entry& entry = entries_[info.index];
-  absl::StatusOr<BlockPin> pin = group_.store->Seal(std::move(entry.own), InGroup(info, group_.number));
+  absl::StatusOr<BlockPin> pin = group_.store->Seal(std::move(entry.own), own);
   if (!pin.ok()) return pin.status();
   entry.sealed = *std::move(pin);
   return absl::OkStatus();

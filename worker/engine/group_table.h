@@ -44,7 +44,7 @@ class GroupTable {
   void Shrink(size_t blocks) {
     if (entries_.size() > blocks) entries_.resize(blocks);
   }
-  // Seals the private block that `info`, with the chain's key and parent, stands for. As BlockStore::Seal.
+  // Seals the private block that `info`, apart from its group, stands for. As BlockStore::Seal.
   absl::Status Seal(const BlockStore::SealInfo& info);
   // Lets go of the full blocks before `position` that no query there or later reads.
   void DropUnseen(uint64_t position);

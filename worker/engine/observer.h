@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "kvstore/pool/prefix_map.h"
 
 namespace kvmesh {
 
@@ -18,6 +19,9 @@ std::string StatusLabel(const absl::Status& status);
 // Where a block of a resumed prefix was found.
 enum class HitSource : uint8_t { kDevice = 0, kHost = 1, kDisk = 2, kPeer = 3 };
 inline constexpr size_t kHitSources = 4;
+constexpr HitSource SourceOf(Tier tier) { return static_cast<HitSource>(tier); }
+static_assert(SourceOf(Tier::kDevice) == HitSource::kDevice && SourceOf(Tier::kHost) == HitSource::kHost &&
+              SourceOf(Tier::kDisk) == HitSource::kDisk);
 // Tokens by HitSource.
 using HitTokensBySource = std::array<uint64_t, kHitSources>;
 

@@ -13,23 +13,27 @@ constexpr absl::Duration kProgressWait = absl::Milliseconds(50);
 // How long the end of a pull waits for quiescence before its slots go to quarantine.
 constexpr absl::Duration kQuiesceWait = absl::Milliseconds(100);
 
-absl::Status CheckHeader(const BlockHeader& header, const RootKey& root, const BlockKey& parent, const BlockKey& key,
-                         LossyFormats accepted) {
+// Whether it is block `i` of the span.
+absl::Status CheckHeader(const BlockHeader& header, const FetchSpan& span, size_t i, LossyFormats accepted) {
   if (!header.lossy_formats.SubsetOf(accepted)) {
     return absl::DataLossError("lossy_formats: the peer sent a block in a format not accepted");
   }
-  if (header.root != root) return absl::DataLossError("root: the peer sent a block of another identity");
-  if (header.parent != parent) return absl::DataLossError("parent: the peer sent a block of another chain");
-  if (header.group != 0) return absl::DataLossError("group: the peer sent a block of another layer group");
-  if (header.key != key) return absl::DataLossError("key: the peer sent another block");
+  if (header.root != span.root) return absl::DataLossError("root: the peer sent a block of another identity");
+  if (header.parent != (i == 0 ? span.parent : span.keys[i - 1]))
+    return absl::DataLossError("parent: the peer sent a block of another chain");
+  if (header.group != span.group) return absl::DataLossError("group: the peer sent a block of another layer group");
+  if (header.key != span.keys[i]) return absl::DataLossError("key: the peer sent another block");
+  const int64_t block_tokens = span.store->device().layout().block_tokens;
+  if (header.start_position != (span.first_block + i) * static_cast<uint64_t>(block_tokens)) {
+    return absl::DataLossError("start_position: the peer sent a block of another place");
+  }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-PeerFetcher::PeerFetcher(BlockStore& store, std::vector<Transport*> transports, const Clock& clock,
-                         EngineObserver& observer)
-    : store_(store), transports_(std::move(transports)), clock_(clock), observer_(observer) {}
+PeerFetcher::PeerFetcher(std::vector<Transport*> transports, const Clock& clock, EngineObserver& observer)
+    : transports_(std::move(transports)), clock_(clock), observer_(observer) {}
 
 PeerFetcher::~PeerFetcher() {
   MutexLock lock(mu_);
@@ -40,40 +44,40 @@ PeerFetcher::~PeerFetcher() {
   }
 }
 
-PeerFetcher::Result PeerFetcher::Fetch(const RootKey& root, const BlockKey& parent, std::span<const BlockKey> keys,
-                                       const PeerSource& source, absl::Time deadline, LossyFormats accepted) {
+PeerFetcher::Result PeerFetcher::Fetch(const FetchSpan& span, const PeerSource& source, absl::Time deadline,
+                                       LossyFormats accepted) {
   SweepQuarantine();
   const absl::Time start = clock_.Now();
   Result result;
   std::vector<PrivateBlock> targets;
-  while (targets.size() < keys.size()) {
-    absl::StatusOr<PrivateBlock> target = store_.Allocate(deadline);
+  while (targets.size() < span.keys.size()) {
+    absl::StatusOr<PrivateBlock> target = span.store->Allocate(deadline);
     if (!target.ok()) {
       result.status = target.status();
       break;
     }
     targets.push_back(*std::move(target));
   }
-  if (targets.empty()) return result;
+  // Blocks of a window are of use together.
+  if (targets.empty() || (span.group > 0 && !result.status.ok())) return result;
 
-  absl::StatusOr<std::pair<Transport*, TransferId>> started = Start(source, targets, deadline);
+  absl::StatusOr<std::pair<Transport*, TransferId>> started = Start(span, source, targets, deadline);
   if (!started.ok()) {
     observer_.OnFetch(source.peer_id, "none", started.status(), 0, clock_.Now() - start);
     result.status = started.status();
     return result;
   }
   const auto [transport, transfer] = *started;
-  const absl::Status received = Receive(*transport, transfer, root, parent, keys.first(targets.size()),
-                                        source.first_block, targets, deadline, accepted, result.pins);
+  const absl::Status received = Receive(*transport, transfer, span, targets, deadline, accepted, result.pins);
   if (result.status.ok()) result.status = received;
   Finish(*transport, transfer, std::move(targets));
   observer_.OnFetch(source.peer_id, transport->name(), received,
-                    result.pins.size() * static_cast<uint64_t>(store_.device().layout().block_bytes),
+                    result.pins.size() * static_cast<uint64_t>(span.store->device().layout().block_bytes),
                     clock_.Now() - start);
   return result;
 }
 
-absl::StatusOr<std::pair<Transport*, TransferId>> PeerFetcher::Start(const PeerSource& source,
+absl::StatusOr<std::pair<Transport*, TransferId>> PeerFetcher::Start(const FetchSpan& span, const PeerSource& source,
                                                                      std::span<const PrivateBlock> targets,
                                                                      absl::Time deadline) {
   absl::Status last = absl::UnavailableError("no transport");
@@ -81,10 +85,11 @@ absl::StatusOr<std::pair<Transport*, TransferId>> PeerFetcher::Start(const PeerS
     TransferRequest request{.peer_id = source.peer_id,
                             .peer_address = source.peer_address,
                             .ticket = source.ticket,
-                            .layout = store_.layout_fingerprint(),
+                            .layout = span.store->layout_fingerprint(),
+                            .group = span.group,
                             .targets = {},
                             .deadline = deadline};
-    for (const PrivateBlock& target : targets) request.targets.push_back(store_.device().bytes(target.block()));
+    for (const PrivateBlock& target : targets) request.targets.push_back(span.store->device().bytes(target.block()));
     absl::StatusOr<TransferId> transfer = transport->Prepare(std::move(request));
     if (transfer.ok()) {
       {
@@ -99,24 +104,18 @@ absl::StatusOr<std::pair<Transport*, TransferId>> PeerFetcher::Start(const PeerS
   return last;
 }
 
-absl::Status PeerFetcher::Receive(Transport& transport, TransferId transfer, const RootKey& root, BlockKey parent,
-                                  std::span<const BlockKey> keys, uint32_t first_block,
+absl::Status PeerFetcher::Receive(Transport& transport, TransferId transfer, const FetchSpan& span,
                                   std::vector<PrivateBlock>& targets, absl::Time deadline, LossyFormats accepted,
                                   std::vector<BlockPin>& pins) {
   while (true) {
     const TransferProgress progress = transport.WaitForProgress(transfer, pins.size(), kProgressWait);
     for (const BlockHeader& header : progress.arrived) {
       const size_t i = pins.size();
-      if (i == keys.size()) break;
-      absl::Status status = CheckHeader(header, root, parent, keys[i], accepted);
-      if (status.ok() && header.start_position != uint64_t{first_block + i} * store_.device().layout().block_tokens) {
-        status = absl::DataLossError("start_position: the peer sent a block of another place");
-      }
-      if (!status.ok()) return status;
-      absl::StatusOr<BlockPin> pin = store_.Publish(std::move(targets[i]), header);
+      if (i == targets.size()) break;
+      KVMESH_RETURN_IF_ERROR(CheckHeader(header, span, i, accepted));
+      absl::StatusOr<BlockPin> pin = span.store->Publish(std::move(targets[i]), header);
       if (!pin.ok()) return pin.status();
       pins.push_back(*std::move(pin));
-      parent = keys[i];
     }
     if (progress.finished) return progress.result;
     if (clock_.Now() >= deadline) return absl::DeadlineExceededError("fetch: the deadline came first");

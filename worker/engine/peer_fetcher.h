@@ -1,4 +1,4 @@
-// Pulls one span of a chain from a peer into the device pool, verifies and publishes block by block.
+// Pulls one span of blocks of a layer group from a peer into the device pool, verifies and publishes block by block.
 #ifndef KVMESH_WORKER_ENGINE_PEER_FETCHER_H_
 #define KVMESH_WORKER_ENGINE_PEER_FETCHER_H_
 
@@ -26,11 +26,21 @@ struct PeerSource {
   std::string ticket;
 };
 
+// The blocks to pull, and where they go.
+struct FetchSpan {
+  BlockStore* store = nullptr;  // of the group
+  uint32_t group = 0;           // of another than 0: the blocks end where the source's span does
+  RootKey root;
+  BlockKey parent;                 // in the chain, of the first block; block 0: the root
+  std::span<const BlockKey> keys;  // in the chain
+  uint32_t first_block = 0;        // index in the chain; of group 0 the source's
+};
+
 // Thread safe.
 class PeerFetcher {
  public:
   // `transports` in order of preference; a peer that one can't reach is tried with the next. None is owned.
-  PeerFetcher(BlockStore& store, std::vector<Transport*> transports, const Clock& clock, EngineObserver& observer);
+  PeerFetcher(std::vector<Transport*> transports, const Clock& clock, EngineObserver& observer);
   // Waits until every transfer is quiescent.
   ~PeerFetcher();
 
@@ -38,10 +48,9 @@ class PeerFetcher {
     std::vector<BlockPin> pins;  // the leading blocks of the span that were published
     absl::Status status;         // why it stopped, when short
   };
-  // `keys`: of the span's blocks; `root`, `parent`: of its first block. A block whose header or bytes are wrong ends
-  // the pull with DATA_LOSS and is never findable.
-  Result Fetch(const RootKey& root, const BlockKey& parent, std::span<const BlockKey> keys, const PeerSource& source,
-               absl::Time deadline, LossyFormats accepted = LossyFormats());
+  // A block whose header or bytes are wrong ends the pull with DATA_LOSS and is never findable.
+  Result Fetch(const FetchSpan& span, const PeerSource& source, absl::Time deadline,
+               LossyFormats accepted = LossyFormats());
 
   // Frees slots whose transfers became quiescent. Call now and then; Fetch does too.
   void SweepQuarantine();
@@ -55,15 +64,14 @@ class PeerFetcher {
     std::vector<PrivateBlock> blocks;
   };
 
-  absl::StatusOr<std::pair<Transport*, TransferId>> Start(const PeerSource& source,
+  absl::StatusOr<std::pair<Transport*, TransferId>> Start(const FetchSpan& span, const PeerSource& source,
                                                           std::span<const PrivateBlock> targets, absl::Time deadline);
   // Publishes what arrives, in order, until the end.
-  absl::Status Receive(Transport& transport, TransferId transfer, const RootKey& root, BlockKey parent,
-                       std::span<const BlockKey> keys, uint32_t first_block, std::vector<PrivateBlock>& targets,
-                       absl::Time deadline, LossyFormats accepted, std::vector<BlockPin>& pins);
+  absl::Status Receive(Transport& transport, TransferId transfer, const FetchSpan& span,
+                       std::vector<PrivateBlock>& targets, absl::Time deadline, LossyFormats accepted,
+                       std::vector<BlockPin>& pins);
   void Finish(Transport& transport, TransferId transfer, std::vector<PrivateBlock> targets);
 
-  BlockStore& store_;
   const std::vector<Transport*> transports_;
   const Clock& clock_;
   EngineObserver& observer_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kvstore/block/key_chain.h"
 #include "worker/engine/window_resume.h"
 
 namespace kvmesh {
@@ -14,10 +15,11 @@ bool HasWindow(std::span<const CacheGroup> groups) {
   return std::any_of(groups.begin(), groups.end(), [](const CacheGroup& group) { return group.window > 0; });
 }
 
-HitSource SourceOf(Tier tier) { return static_cast<HitSource>(tier); }
-static_assert(static_cast<int>(HitSource::kDevice) == static_cast<int>(Tier::kDevice));
-static_assert(static_cast<int>(HitSource::kHost) == static_cast<int>(Tier::kHost));
-static_assert(static_cast<int>(HitSource::kDisk) == static_cast<int>(Tier::kDisk));
+const CacheGroup* Chain(std::span<const CacheGroup> groups) {
+  const auto chain =
+      std::find_if(groups.begin(), groups.end(), [](const CacheGroup& group) { return group.number == 0; });
+  return chain == groups.end() ? nullptr : &*chain;
+}
 
 }  // namespace
 
@@ -59,32 +61,13 @@ Resumer::Resumer(BlockStore& store, PeerFetcher& fetcher, const Clock& clock, En
 ResumeResult Resumer::Resume(const ResumeRequest& request) {
   const absl::Time start = clock_.Now();
   ResumeResult result;
-  result.held.resize(request.groups.size());
-  std::string reason(MissReasonName(MissReason::kAbsent));
-  const auto chain = std::find_if(request.groups.begin(), request.groups.end(),
-                                  [](const CacheGroup& group) { return group.number == 0; });
-  std::vector<BlockPin> pins;
-  if (chain != request.groups.end()) pins = ResumeChain(request, result, reason);
-
-  if (HasWindow(request.groups)) {
-    WindowResume windows = ResumeWindows({.groups = request.groups,
-                                          .keys = request.keys,
-                                          .tokens = request.tokens,
-                                          .limit = chain == request.groups.end() ? request.keys.size() : pins.size(),
-                                          .accepted = request.accepted,
-                                          .deadline = request.deadline});
-    if (windows.boundary < pins.size()) reason = "window";
-    result.held = std::move(windows.held);
-    if (chain == request.groups.end()) {
-      for (const Tier tier : windows.found_in) result.found_in.push_back(SourceOf(tier));
-    }
-    result.found_in.resize(windows.boundary);
-  }
-  if (chain != request.groups.end()) {
-    std::vector<HeldBlock>& held = result.held[static_cast<size_t>(chain - request.groups.begin())];
-    held.reserve(result.blocks());
-    for (uint32_t i = 0; i < result.blocks(); ++i) held.push_back({i, std::move(pins[i])});
-  }
+  std::string reason;
+  Sources sources{.chain = std::vector<bool>(request.sources.size()),
+                  .window = std::vector<bool>(request.sources.size())};
+  do {
+    result = {};
+    result = ResumeGroups(request, sources, reason);
+  } while (HasWindow(request.groups) && !ClaimRest(request, result));
 
   if (!request.counted) return result;
   const uint32_t block_tokens = static_cast<uint32_t>(store_.device().layout().block_tokens);
@@ -96,10 +79,46 @@ ResumeResult Resumer::Resume(const ResumeRequest& request) {
   return result;
 }
 
-std::vector<BlockPin> Resumer::ResumeChain(const ResumeRequest& request, ResumeResult& result, std::string& reason) {
+ResumeResult Resumer::ResumeGroups(const ResumeRequest& request, Sources& sources, std::string& reason) {
+  ResumeResult result;
+  result.held.resize(request.groups.size());
+  reason = std::string(MissReasonName(MissReason::kAbsent));
+  const CacheGroup* chain = Chain(request.groups);
   std::vector<BlockPin> pins;
-  // A window's blocks are not pulled, and the chain's alone would be of no use.
-  std::vector<bool> used(request.sources.size(), HasWindow(request.groups));
+  if (chain != nullptr) pins = ResumeChain(request, sources.chain, result, reason);
+  if (HasWindow(request.groups)) {
+    const auto pull = [&](const CacheGroup& group, uint32_t first, uint32_t boundary) {
+      return PullWindow(request, group, first, boundary, sources.window);
+    };
+    WindowResume windows = ResumeWindows({.groups = request.groups,
+                                          .keys = request.keys,
+                                          .tokens = request.tokens,
+                                          .limit = chain == nullptr ? request.keys.size() : pins.size(),
+                                          .accepted = request.accepted,
+                                          .deadline = request.deadline,
+                                          .pull = pull});
+    if (windows.boundary < pins.size()) reason = "window";
+    result.held = std::move(windows.held);
+    if (chain == nullptr) result.found_in = std::move(windows.found_in);
+    result.found_in.resize(windows.boundary);
+  }
+  if (chain != nullptr) {
+    std::vector<HeldBlock>& held = result.held[static_cast<size_t>(chain - request.groups.data())];
+    held.reserve(result.blocks());
+    for (uint32_t i = 0; i < result.blocks(); ++i) held.push_back({i, std::move(pins[i])});
+  }
+  return result;
+}
+
+bool Resumer::ClaimRest(const ResumeRequest& request, ResumeResult& result) {
+  if (result.to_compute.size() > 0 || result.blocks() == request.keys.size()) return true;
+  result.to_compute = computing_.ClaimLeading(request.keys.subspan(result.blocks()));
+  return result.to_compute.size() > 0 || !computing_.Wait(request.keys[result.blocks()], request.sibling_deadline);
+}
+
+std::vector<BlockPin> Resumer::ResumeChain(const ResumeRequest& request, std::vector<bool>& used, ResumeResult& result,
+                                           std::string& reason) {
+  std::vector<BlockPin> pins;
   std::string fetch_failure;  // of the last pull, where it failed
   while (pins.size() < request.keys.size()) {
     const std::span<const BlockKey> rest = request.keys.subspan(pins.size());
@@ -147,7 +166,11 @@ bool Resumer::ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& us
     used[s] = true;                            // a ticket serves once
     const BlockKey parent = source.first_block == 0 ? RootAsParent(request.root) : request.keys[source.first_block - 1];
     const size_t count = have + claim.size() - source.first_block;
-    PeerFetcher::Result fetched = fetcher_.Fetch(request.root, parent, request.keys.subspan(source.first_block, count),
+    PeerFetcher::Result fetched = fetcher_.Fetch({.store = &store_,
+                                                  .root = request.root,
+                                                  .parent = parent,
+                                                  .keys = request.keys.subspan(source.first_block, count),
+                                                  .first_block = source.first_block},
                                                  source, request.deadline, request.accepted);
     for (size_t i = have - source.first_block; i < fetched.pins.size(); ++i) {
       pins.push_back(std::move(fetched.pins[i]));
@@ -157,6 +180,42 @@ bool Resumer::ExtendFromPeer(const ResumeRequest& request, std::vector<bool>& us
     if (pins.size() > have) return true;
   }
   return false;
+}
+
+std::vector<BlockPin> Resumer::PullWindow(const ResumeRequest& request, const CacheGroup& group, uint32_t first,
+                                          uint32_t boundary, std::vector<bool>& used) {
+  for (size_t s = 0; s < request.sources.size(); ++s) {
+    const PeerSource& source = request.sources[s];
+    if (used[s] || uint64_t{source.first_block} + source.block_count != boundary) continue;
+    std::vector<BlockKey> keys;
+    for (const BlockKey& key : request.keys.subspan(first, boundary - first)) {
+      keys.push_back(ComputeGroupKey(key, group.number));
+    }
+    while (clock_.Now() < request.deadline) {
+      SingleFlight::Claim claim = fetching_.ClaimLeading(keys);
+      // By a fetch that ended before the claim.
+      BlockStore::Acquired held = group.store->Acquire(keys, request.accepted, request.deadline);
+      if (held.pins.size() == keys.size()) return std::move(held.pins);
+      if (claim.size() < keys.size()) {
+        const BlockKey other = keys[claim.size()];
+        claim.Reset();
+        if (!fetching_.Wait(other, request.deadline)) return {};
+        continue;
+      }
+      used[s] = true;
+      PeerFetcher::Result fetched =
+          fetcher_.Fetch({.store = group.store,
+                          .group = group.number,
+                          .root = request.root,
+                          .parent = first == 0 ? RootAsParent(request.root) : request.keys[first - 1],
+                          .keys = request.keys.subspan(first, boundary - first),
+                          .first_block = first},
+                         source, request.deadline, request.accepted);
+      if (fetched.pins.size() == keys.size()) return std::move(fetched.pins);
+      break;
+    }
+  }
+  return {};
 }
 
 }  // namespace kvmesh

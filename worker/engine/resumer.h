@@ -55,8 +55,23 @@ class Resumer {
   const SingleFlight& computing() const { return computing_; }
 
  private:
-  // The chain's pins, one per found block. Says what ended them.
-  std::vector<BlockPin> ResumeChain(const ResumeRequest& request, ResumeResult& result, std::string& reason);
+  // Which sources of a request a pull has used; a ticket serves once for each group.
+  struct Sources {
+    std::vector<bool> chain;
+    std::vector<bool> window;
+  };
+
+  // One look at all that is there. `reason`: what ended it.
+  ResumeResult ResumeGroups(const ResumeRequest& request, Sources& sources, std::string& reason);
+  // The chain's pins, one per found block.
+  std::vector<BlockPin> ResumeChain(const ResumeRequest& request, std::vector<bool>& used, ResumeResult& result,
+                                    std::string& reason);
+  // Claims what is left to compute. False: a sibling computed some of it meanwhile, look again.
+  bool ClaimRest(const ResumeRequest& request, ResumeResult& result);
+  // The group's blocks [first, boundary) from a source that ends at the boundary, or by another fetch of them: all
+  // pinned, or none.
+  std::vector<BlockPin> PullWindow(const ResumeRequest& request, const CacheGroup& group, uint32_t first,
+                                   uint32_t boundary, std::vector<bool>& used);
   // Whether block `i` of the request could be pinned at once.
   bool OnDevice(const ResumeRequest& request, size_t i) const;
   // Extends `result` from a peer, or waits for another fetch of the same block. False: no source helped. `failure` is

@@ -3,12 +3,14 @@
 #define KVMESH_WORKER_ENGINE_WINDOW_RESUME_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "worker/engine/cache_group.h"
 #include "worker/engine/group_table.h"
+#include "worker/engine/observer.h"
 
 namespace kvmesh {
 
@@ -19,12 +21,14 @@ struct WindowRequest {
   size_t limit = 0;                    // the boundary is no later, in blocks
   LossyFormats accepted;
   absl::Time deadline;  // of promotions
+  // Gets the group's blocks [first, boundary) from a peer, as far as it can; pins those it published, in order.
+  std::function<std::vector<BlockPin>(const CacheGroup& group, uint32_t first, uint32_t boundary)> pull;
 };
 
 struct WindowResume {
   size_t boundary = 0;                       // in blocks; 0 when no later one is covered
   std::vector<std::vector<HeldBlock>> held;  // by group: what BlocksToContinue says
-  std::vector<Tier> found_in;                // by block before the boundary; of one that is not needed: as the next one
+  std::vector<HitSource> found_in;           // by block before the boundary; of one that is not needed: as the next one
 };
 
 // The longest boundary that every window covers, with what it needs pinned on the device. Needed blocks that turn out

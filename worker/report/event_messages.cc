@@ -53,6 +53,11 @@ void ToMessage(const StoreEvent& event, v1::Event& out) {
     case StoreEvent::Kind::kDigest:
       ToMessage(event.set, event.digest, *out.mutable_digest());
       break;
+    case StoreEvent::Kind::kUsable:
+    case StoreEvent::Kind::kUnusable:
+      out.mutable_usable()->set_keys(event.key.ToString());
+      out.mutable_usable()->set_usable(event.kind == StoreEvent::Kind::kUsable);
+      break;
   }
 }
 
@@ -100,6 +105,11 @@ bool SnapshotPieces::Next(v1::SnapshotPiece& piece) {
   size_t bytes_left = piece_bytes_;
   while (bytes_left >= kRunOverheadBytes + BlockKey::kSize) {
     if (!Seek()) {
+      for (; bytes_left >= BlockKey::kSize && boundary_ < cut_.boundaries.size(); bytes_left -= BlockKey::kSize) {
+        const BlockKey& key = cut_.boundaries[boundary_++];
+        piece.mutable_usable_keys()->append(key.view().data(), BlockKey::kSize);
+      }
+      if (boundary_ < cut_.boundaries.size()) break;
       done_ = true;
       piece.set_last(true);
       for (const BlockSetKind set : kAllSets) {

@@ -31,8 +31,9 @@ class SnapshotPieces {
 
   const BlockStore::Cut cut_;
   const size_t piece_bytes_;
-  size_t set_ = 0;    // in kAllSets
-  size_t block_ = 0;  // in cut_.blocks
+  size_t set_ = 0;       // in kAllSets
+  size_t block_ = 0;     // in cut_.blocks
+  size_t boundary_ = 0;  // in cut_.boundaries
   bool first_ = true;
   bool done_ = false;
 };

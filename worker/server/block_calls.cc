@@ -70,13 +70,14 @@ class BlockIntake {
  private:
   absl::Status SealNext() {
     filled_ = 0;
-    const BlockStore::SealInfo info = InGroup({.root = root_,
-                                               .key = keys_[next_],
-                                               .parent = next_ == 0 ? RootAsParent(root_) : keys_[next_ - 1],
-                                               .index = static_cast<uint32_t>(next_),
-                                               .lossy_formats = LossyFormats()},
-                                              group_);
-    const BlockStore::Match held = store_.Lookup({&info.key, 1}, LossyFormats());
+    const BlockStore::SealInfo info{.root = root_,
+                                    .key = keys_[next_],
+                                    .parent = next_ == 0 ? RootAsParent(root_) : keys_[next_ - 1],
+                                    .index = static_cast<uint32_t>(next_),
+                                    .lossy_formats = LossyFormats(),
+                                    .group = group_};
+    const BlockKey found_under = ComputeGroupKey(info.key, group_);
+    const BlockStore::Match held = store_.Lookup({&found_under, 1}, LossyFormats());
     absl::StatusOr<PrivateBlock> block = store_.Allocate(deadline_);
     if (!block.ok()) return block.status();
     KVMESH_RETURN_IF_ERROR(store_.device().Write(block->block(), buffer_));

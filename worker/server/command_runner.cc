@@ -62,10 +62,13 @@ absl::StatusOr<uint64_t> CommandRunner::Prefetch(const v1::PrefetchCommand& comm
   if (!keys.ok()) return keys.status();
   const absl::StatusOr<std::vector<PeerSource>> sources = SourcesFromProto(command.sources());
   if (!sources.ok()) return sources.status();
-  const CacheGroup chain = ChainGroup(core_.store());
-  ResumeResult resumed = core_.resumer().Resume({.groups = {&chain, 1},
+  const auto block_tokens = static_cast<uint64_t>(core_.store().device().layout().block_tokens);
+  const absl::StatusOr<std::vector<CacheGroup>> groups = core_.Groups(StreamingPolicy());
+  if (!groups.ok()) return groups.status();
+  ResumeResult resumed = core_.resumer().Resume({.groups = *groups,
                                                  .root = *root,
                                                  .keys = *keys,
+                                                 .tokens = keys->size() * block_tokens,  // enough for a full hit too
                                                  .sources = *sources,
                                                  .accepted = LossyFormats(),
                                                  .deadline = core_.options().clock->Now() + kOrderDeadline,

@@ -31,7 +31,8 @@ absl::StatusOr<std::unique_ptr<GroupTiers>> GroupTiers::Open(const WorkerOptions
                           .policy = *policy,
                           .max_pinned_fraction = options.max_pinned_fraction,
                           .block_tokens = static_cast<uint32_t>(place.layout.block_tokens),
-                          .max_group = 1});
+                          .max_group = 1,
+                          .boundaries = place.boundaries});
   if (!store.ok()) return store.status();
   tiers->store_ = *std::move(store);
   return tiers;

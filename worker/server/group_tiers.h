@@ -18,9 +18,10 @@ namespace kvmesh {
 class GroupTiers {
  public:
   struct Place {
-    BlockLayout layout;    // of the pool
-    std::string disk_dir;  // empty: no disk tier
-    uint64_t disk_bytes;   // byte cap; 0: none
+    BlockLayout layout;                      // of the pool
+    std::string disk_dir;                    // empty: no disk tier
+    uint64_t disk_bytes;                     // byte cap; 0: none
+    WindowBoundaries* boundaries = nullptr;  // of the model's windows, where it has some
   };
   // The rest is as `options` says. INVALID_ARGUMENT naming the option; errors of the disk name the file. A disk without
   // space opens later.

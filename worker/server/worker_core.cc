@@ -15,7 +15,9 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
   KVMESH_RETURN_IF_ERROR(core->OpenTiers());
   core->MakeEngine(std::move(transports));
   for (const auto& transport : core->transports_) {
-    KVMESH_RETURN_IF_ERROR(transport->RegisterMemory(core->tiers_[0]->device().view()));
+    for (const auto& tiers : core->tiers_) {
+      KVMESH_RETURN_IF_ERROR(transport->RegisterMemory(tiers->device().view()));
+    }
   }
   return core;
 }
@@ -42,11 +44,19 @@ absl::Status WorkerCore::LoadModel() {
 absl::Status WorkerCore::OpenTiers() {
   const std::vector<GroupPool> pools = Pools();
   double bytes = 0;
-  for (const GroupPool& pool : pools) bytes += static_cast<double>(pool.layout.block_bytes);
+  for (const GroupPool& pool : pools) {
+    bytes += static_cast<double>(pool.layout.block_bytes);
+    if (pool.group.window == 0) continue;
+    if (boundaries_ != nullptr) return absl::InvalidArgumentError("model: layers with windows of several lengths");
+    boundaries_ = std::make_unique<WindowBoundaries>(
+        WindowBlocks(pool.group.window, static_cast<uint32_t>(pool.layout.block_tokens)));
+  }
   for (size_t i = 0; i < pools.size(); ++i) {
     const double share = static_cast<double>(pools[i].layout.block_bytes) / bytes;
-    GroupTiers::Place place{
-        .layout = pools[i].layout, .disk_dir = options_.disk_dir, .disk_bytes = options_.disk_bytes};
+    GroupTiers::Place place{.layout = pools[i].layout,
+                            .disk_dir = options_.disk_dir,
+                            .disk_bytes = options_.disk_bytes,
+                            .boundaries = boundaries_.get()};
     // A cap stays one, however small: 0 would be none.
     if (pools.size() > 1 && options_.disk_bytes > 0) {
       place.disk_bytes = std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(options_.disk_bytes) * share));
@@ -60,6 +70,7 @@ absl::Status WorkerCore::OpenTiers() {
                        .window = pools[i].group.window,
                        .layers = pools[i].group.layers});
   }
+  if (boundaries_ != nullptr) boundaries_->ReportTo(store().events());
   return absl::OkStatus();
 }
 
@@ -78,7 +89,7 @@ void WorkerCore::MakeEngine(std::vector<std::unique_ptr<Transport>> transports) 
   std::vector<Transport*> in_order;
   for (const auto& transport : transports_) in_order.push_back(transport.get());
   const Clock& clock = *options_.clock;
-  fetcher_ = std::make_unique<PeerFetcher>(store(), std::move(in_order), clock, worker_metrics_);
+  fetcher_ = std::make_unique<PeerFetcher>(std::move(in_order), clock, worker_metrics_);
   resumer_ = std::make_unique<Resumer>(store(), *fetcher_, clock, worker_metrics_, options_.claim_idle);
   sequences_ = std::make_unique<SequenceTable>(options_.sequences, clock);
   pins_ = std::make_unique<NamedPins>(clock);
@@ -127,6 +138,16 @@ BlockStore::Books WorkerCore::GetBooks() const {
   BlockStore::Books books = tiers_[0]->store().GetBooks();
   for (size_t i = 1; i < tiers_.size(); ++i) books.Add(tiers_[i]->store().GetBooks());
   return books;
+}
+
+BlockStore* WorkerCore::StoreOf(uint32_t group) {
+  if (group > 1) return nullptr;
+  return &tiers_[group == 0 ? 0 : tiers_.size() - 1]->store();
+}
+
+v1::Boundaries WorkerCore::boundary_rule() const {
+  if (boundaries_ == nullptr) return v1::BOUNDARIES_UNSPECIFIED;
+  return groups_[0].number == 0 ? v1::BOUNDARIES_USABLE : v1::BOUNDARIES_USABLE_ALONE;
 }
 
 int32_t WorkerCore::layers() const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kvmesh/v1/coordinator.pb.h"
 #include "kvstore/base/bytes.h"
 #include "kvstore/base/status.h"
 #include "kvstore/block/cache_identity.h"
@@ -40,6 +41,8 @@ class WorkerCore {
   const Incarnation& incarnation() const { return incarnation_; }
   // Of the first layer group: the chain's, unless every layer has a window.
   BlockStore& store() { return tiers_[0]->store(); }
+  // Where blocks of a layer group are; null: there is no such group.
+  BlockStore* StoreOf(uint32_t group);
   PeerFetcher& fetcher() { return *fetcher_; }
   Resumer& resumer() { return *resumer_; }
   // Of a sequence under that policy. INVALID_ARGUMENT naming attention_policy: layers have a window of their own, or
@@ -53,6 +56,8 @@ class WorkerCore {
   Generator* generator() { return generator_.get(); }
   const Vocabulary* vocabulary() const { return vocabulary_ ? &*vocabulary_ : nullptr; }
 
+  // After which blocks sequences of this worker can go on, as it reports them.
+  v1::Boundaries boundary_rule() const;
   // The root of an identity; a pool holds blocks of one block size. INVALID_ARGUMENT naming identity.block_tokens.
   absl::StatusOr<RootKey> RootOf(const CacheIdentity& identity) const;
   // The identity of the model's own cache. REQUIRES: generator() != null.
@@ -94,6 +99,7 @@ class WorkerCore {
   // In order of dependence: each uses those above it.
   std::unique_ptr<LlamaModel> model_;
   std::optional<Vocabulary> vocabulary_;
+  std::unique_ptr<WindowBoundaries> boundaries_;    // where some layers have a window
   std::vector<std::unique_ptr<GroupTiers>> tiers_;  // by layer group
   std::vector<CacheGroup> groups_;
   std::vector<std::unique_ptr<Transport>> transports_;

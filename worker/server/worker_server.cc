@@ -58,7 +58,7 @@ absl::Status WorkerServer::StartServing() {
   core_ = *std::move(core);
 
   BlockServer::Options serve;
-  serve.store = &core_->store();
+  for (uint32_t group = 0; core_->StoreOf(group) != nullptr; ++group) serve.stores.push_back(core_->StoreOf(group));
   serve.worker_id = options_.worker_id;
   serve.incarnation = incarnation_;
   serve.ticket_key = DeriveTicketKey(options_.cluster_secret);
@@ -131,6 +131,7 @@ v1::WorkerInfo WorkerServer::Info() const {
   info.set_disk_bytes_per_second(options_.disk_bytes_per_second);
   info.set_peer_bytes_per_second(options_.peer_bytes_per_second);
   info.set_draining(core_->draining());
+  info.set_boundaries(core_->boundary_rule());
   if (core_->generator() != nullptr) IdentityToProto(core_->OwnIdentity("", ""), *info.mutable_model_identity());
   return info;
 }

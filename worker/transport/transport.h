@@ -34,8 +34,10 @@ struct TransferRequest {
   std::string peer_id;
   std::string peer_address;  // host:port of the peer's Worker service
   std::string ticket;        // sealed bytes, kvstore/block/ticket.h
-  LayoutFingerprint layout;
-  // One per block to take, block_bytes each: the ticket's leading blocks; fewer than its count ends the pull early.
+  LayoutFingerprint layout;  // of the group's blocks
+  uint32_t group = 0;        // layer group
+  // One per block to take, block_bytes each. Of group 0 the ticket's leading blocks: fewer than its count end the pull
+  // early. Of another group the last blocks before the end of the ticket's span, those before its first block too.
   std::vector<std::span<std::byte>> targets;
   absl::Time deadline;
 };

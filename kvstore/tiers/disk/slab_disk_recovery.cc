@@ -20,7 +20,7 @@ std::optional<Candidate> ParseEntry(absl::string_view key, absl::string_view val
   const EncodedHeader encoded = CatalogValueHeader(value);
   const absl::StatusOr<BlockHeader> header = DecodeBlockHeader(encoded);
   if (!header.ok()) return std::nullopt;
-  if (header->key.view() != key) return std::nullopt;
+  if (FoundUnder(*header).view() != key) return std::nullopt;
   if (header->layout != options.layout || header->payload_bytes != options.block_bytes) return std::nullopt;
   return Candidate{{*header, CatalogValueSlot(value)}, encoded};
 }
@@ -137,10 +137,10 @@ absl::Status SlabDiskTier::Recover() {
       const absl::StatusOr<EncodedHeader> header = slabs_->ReadHeader(slot);
       good = header.ok() && *header == candidate.encoded;
     }
-    if (good && table_.Claim(slot, candidate.block.header.key)) {
+    if (good && table_.Claim(slot, FoundUnder(candidate.block.header))) {
       recovered_.push_back(std::move(candidate.block));
     } else {
-      rejected.push_back(candidate.block.header.key.ToString());
+      rejected.push_back(FoundUnder(candidate.block.header).ToString());
     }
   }
   table_.SortFree();

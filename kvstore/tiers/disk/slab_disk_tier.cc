@@ -65,7 +65,7 @@ absl::StatusOr<DiskSlot> SlabDiskTier::Write(const BlockHeader& header, std::spa
     if (!full) EnterReadOnly(Fault::kSlab, written);
     return written;
   }
-  const absl::Status cataloged = catalog_->Put(encoded, header.key, *slot);
+  const absl::Status cataloged = catalog_->Put(encoded, FoundUnder(header), *slot);
   if (!cataloged.ok()) {
     EnterReadOnly(Fault::kCatalog, cataloged);
     MutexLock lock(mu_);
@@ -73,7 +73,7 @@ absl::StatusOr<DiskSlot> SlabDiskTier::Write(const BlockHeader& header, std::spa
     return absl::UnavailableError(cataloged.message());
   }
   MutexLock lock(mu_);
-  table_.FinishWrite(*slot, header.key);
+  table_.FinishWrite(*slot, FoundUnder(header));
   return *slot;
 }
 

@@ -66,6 +66,13 @@ class ScriptedWorker {
     NextEvent(request).mutable_cleared()->set_set(ToWire(set));
     return request;
   }
+  v1::ReportRequest Usable(std::span<const BlockKey> keys, bool usable) {
+    v1::ReportRequest request;
+    v1::UsableEvent& event = *NextEvent(request).mutable_usable();
+    event.set_keys(std::string(KeysToBytes(keys)));
+    event.set_usable(usable);
+    return request;
+  }
   v1::ReportRequest Digest(IndexSet set) {
     v1::ReportRequest request;
     FillDigest(set, *NextEvent(request).mutable_digest());

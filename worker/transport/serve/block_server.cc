@@ -34,7 +34,13 @@ absl::string_view FetchRefusalName(FetchRefusal reason) {
 }
 
 BlockServer::BlockServer(Options options) : options_(std::move(options)), used_(options_.max_used_tickets) {
-  KVMESH_CHECK(options_.store != nullptr, "a block server without a block store");
+  KVMESH_CHECK(!options_.stores.empty(), "a block server without a block store");
+}
+
+size_t BlockServer::block_bytes() const {
+  int64_t bytes = 0;
+  for (const BlockStore* store : options_.stores) bytes = std::max(bytes, store->device().layout().block_bytes);
+  return static_cast<size_t>(bytes);
 }
 
 absl::Status BlockServer::Refuse(FetchRefusal reason, absl::Status status) {
@@ -56,9 +62,13 @@ absl::StatusOr<std::unique_ptr<BlockServe>> BlockServer::Admit(const v1::FetchBl
   std::unique_ptr<BlockServe> serve(new BlockServe(*this));  // gives the place back when it goes
   absl::StatusOr<Ticket> ticket = CheckRequest(request);
   if (!ticket.ok()) return ticket.status();
-  KVMESH_RETURN_IF_ERROR(UseTicket(*ticket));
-  absl::StatusOr<std::vector<BlockKey>> keys =
-      options_.store->ChainKeys(ticket->root, ticket->last_key, ticket->first_block, ticket->block_count);
+  KVMESH_RETURN_IF_ERROR(UseTicket(*ticket, request.group()));
+  serve->store_ = options_.stores[request.group()];
+  serve->group_ = request.group();
+  const uint32_t end = ticket->first_block + ticket->block_count;
+  serve->first_block_ = request.group() == 0 ? ticket->first_block : end - request.max_blocks();
+  absl::StatusOr<std::vector<BlockKey>> keys = serve->store_->ChainKeys(
+      ticket->root, ticket->last_key, serve->first_block_, end - serve->first_block_, request.group());
   if (!keys.ok()) return Refuse(FetchRefusal::kNotHeld, keys.status());
   serve->ticket_ = *std::move(ticket);
   serve->keys_ = *std::move(keys);
@@ -85,18 +95,29 @@ absl::StatusOr<Ticket> BlockServer::CheckRequest(const v1::FetchBlocksRequest& r
     return Refuse(FetchRefusal::kWrongReceiver, absl::PermissionDeniedError("ticket: for another receiver"));
   }
   const std::optional<LayoutFingerprint> layout = LayoutFingerprint::FromBytes(request.layout_fingerprint());
-  if (!layout || *layout != options_.store->layout_fingerprint()) {
+  if (request.group() >= options_.stores.size()) {
+    return Refuse(FetchRefusal::kMalformed,
+                  absl::InvalidArgumentError(
+                      absl::StrCat("group: ", request.group(), ", this worker's are below ", options_.stores.size())));
+  }
+  if (!layout || *layout != options_.stores[request.group()]->layout_fingerprint()) {
     return Refuse(FetchRefusal::kMalformed, absl::InvalidArgumentError("layout_fingerprint: not this worker's"));
+  }
+  const uint32_t end = ticket->first_block + ticket->block_count;
+  if (request.group() > 0 && (request.max_blocks() == 0 || request.max_blocks() > end)) {
+    return Refuse(FetchRefusal::kMalformed,
+                  absl::InvalidArgumentError(
+                      absl::StrCat("max_blocks: ", request.max_blocks(), " of a group above 0, must be 1 to ", end)));
   }
   return ticket;
 }
 
-absl::Status BlockServer::UseTicket(const Ticket& ticket) {
+absl::Status BlockServer::UseTicket(const Ticket& ticket, uint32_t group) {
   const absl::Time now = options_.clock->Now();
   UsedTickets::Answer answer;
   {
     MutexLock lock(mu_);
-    answer = used_.Use(ticket.id, ticket.expiry, now);
+    answer = used_.Use(ticket.id, group, ticket.expiry, now);
   }
   switch (answer) {
     case UsedTickets::Answer::kFresh:
@@ -125,8 +146,8 @@ absl::Status BlockServe::Next(ServedBlock& block) {
   KVMESH_CHECK(!done(), "a serve is asked for more blocks than it has");
   block.pin.Reset();
   // One block at a time, so that a long span never pins much of a tier.
-  absl::StatusOr<std::vector<BlockPin>> pins = server_.options_.store->PinForRead(
-      ticket_.root, keys_[next_], ticket_.first_block + static_cast<uint32_t>(next_), 1, ticket_.accepted);
+  absl::StatusOr<std::vector<BlockPin>> pins = store_->PinForRead(
+      ticket_.root, keys_[next_], first_block_ + static_cast<uint32_t>(next_), 1, ticket_.accepted, group_);
   if (!pins.ok()) {
     const bool busy = absl::IsResourceExhausted(pins.status());
     if (next_ > 0) return pins.status();
@@ -138,13 +159,12 @@ absl::Status BlockServe::Next(ServedBlock& block) {
 }
 
 absl::Status BlockServe::Verify(ServedBlock& block) {
-  BlockStore& store = *server_.options_.store;
   block.header = block.pin.header();
-  block.bytes = store.BytesInPlace(block.pin);
+  block.bytes = store_->BytesInPlace(block.pin);
   if (!block.bytes.empty() && VerifyBlock(block.header, block.bytes).ok()) return absl::OkStatus();
   // Not addressable, in another format, or wrong: Read says which, and erases a wrong copy.
-  block.copy.resize(server_.block_bytes());
-  const absl::StatusOr<BlockHeader> read = store.Read(block.pin, block.copy);
+  block.copy.resize(static_cast<size_t>(store_->device().layout().block_bytes));
+  const absl::StatusOr<BlockHeader> read = store_->Read(block.pin, block.copy);
   if (absl::IsDataLoss(read.status())) return read.status();
   if (!read.ok()) return absl::UnavailableError(read.status().message());
   block.header = *read;

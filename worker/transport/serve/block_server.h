@@ -72,7 +72,10 @@ class BlockServe {
 
   BlockServer& server_;
   Ticket ticket_;
-  std::vector<BlockKey> keys_;
+  BlockStore* store_ = nullptr;
+  uint32_t group_ = 0;
+  uint32_t first_block_ = 0;    // index in the chain of the first one
+  std::vector<BlockKey> keys_;  // in the chain
   size_t next_ = 0;
 };
 
@@ -80,8 +83,8 @@ class BlockServe {
 class BlockServer {
  public:
   struct Options {
-    BlockStore* store = nullptr;  // required
-    std::string worker_id;        // this worker, as tickets name it
+    std::vector<BlockStore*> stores;  // by layer group; one at least
+    std::string worker_id;            // this worker, as tickets name it
     Incarnation incarnation;
     TicketKey ticket_key;
     const Clock* clock = &Clock::Real();
@@ -90,17 +93,19 @@ class BlockServer {
   };
   explicit BlockServer(Options options);
 
-  // Checks a request and uses its ticket up, which happens once all but the chain has been checked: a refusal by
-  // `max_serves` or `max_used_tickets` leaves it good. The serve gives `max_blocks` blocks at most (0: all), each in
-  // the device's layout. INVALID_ARGUMENT naming the field: ticket, receiver_incarnation or layout_fingerprint is not
-  // well formed, or the layout is not this worker's. PERMISSION_DENIED: ticket forged, for another sender, receiver or
-  // incarnation, or served before. DEADLINE_EXCEEDED: ticket expired. NOT_FOUND: the chain is not held.
-  // RESOURCE_EXHAUSTED naming the limit.
+  // Checks a request and uses its ticket up for the group, which happens once all but the chain has been checked: a
+  // refusal by `max_serves` or `max_used_tickets` leaves it good. The serve gives the blocks that the request names
+  // (FetchBlocksRequest::max_blocks), each in the device's layout. INVALID_ARGUMENT naming the field: ticket,
+  // receiver_incarnation or layout_fingerprint is not well formed, the layout is not this worker's, the group is none
+  // of its layers', or a group above 0 has no such number of blocks before the span's end. PERMISSION_DENIED: ticket
+  // forged, for another sender, receiver or incarnation, or served before. DEADLINE_EXCEEDED: ticket expired.
+  // NOT_FOUND: the chain is not held. RESOURCE_EXHAUSTED naming the limit.
   absl::StatusOr<std::unique_ptr<BlockServe>> Admit(const v1::FetchBlocksRequest& request);
   // Counts a refusal that a transport makes itself, and returns `status`.
   absl::Status Refuse(FetchRefusal reason, absl::Status status);
 
-  size_t block_bytes() const { return static_cast<size_t>(options_.store->device().layout().block_bytes); }
+  // Of the largest blocks.
+  size_t block_bytes() const;
 
   struct Counters {
     uint64_t serves_in_flight = 0;
@@ -115,7 +120,7 @@ class BlockServer {
 
   // The ticket, after every check that needs no state.
   absl::StatusOr<Ticket> CheckRequest(const v1::FetchBlocksRequest& request);
-  absl::Status UseTicket(const Ticket& ticket);
+  absl::Status UseTicket(const Ticket& ticket, uint32_t group);
 
   const Options options_;
   mutable Mutex mu_;

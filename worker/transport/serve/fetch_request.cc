@@ -23,6 +23,7 @@ v1::FetchBlocksRequest MakeFetchRequest(const TransferRequest& request, const st
   message.set_receiver_incarnation(receiver_incarnation.ToString());
   message.set_layout_fingerprint(request.layout.ToString());
   message.set_max_blocks(static_cast<uint32_t>(request.targets.size()));
+  message.set_group(request.group);
   return message;
 }
 

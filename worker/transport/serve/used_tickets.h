@@ -1,8 +1,9 @@
-// Ids of tickets that were served, so that none is served twice.
+// Ids of tickets that were served, so that none is served twice for one layer group.
 #ifndef KVMESH_WORKER_TRANSPORT_SERVE_USED_TICKETS_H_
 #define KVMESH_WORKER_TRANSPORT_SERVE_USED_TICKETS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <queue>
 #include <utility>
 #include <vector>
@@ -20,7 +21,8 @@ class UsedTickets {
 
   enum class Answer { kFresh, kUsed, kFull };
   // kFresh: the id is now used. kFull: `capacity` ids have not expired; this one was not taken in.
-  Answer Use(const TicketId& id, absl::Time expiry, absl::Time now) {
+  Answer Use(const TicketId& ticket, uint32_t group, absl::Time expiry, absl::Time now) {
+    const Id id{ticket, group};
     while (!by_expiry_.empty() && by_expiry_.top().first <= now) {
       ids_.erase(by_expiry_.top().second);
       by_expiry_.pop();
@@ -34,10 +36,11 @@ class UsedTickets {
   size_t size() const { return ids_.size(); }
 
  private:
-  using Entry = std::pair<absl::Time, TicketId>;
+  using Id = std::pair<TicketId, uint32_t>;
+  using Entry = std::pair<absl::Time, Id>;
 
   const size_t capacity_;
-  absl::flat_hash_set<TicketId> ids_;
+  absl::flat_hash_set<Id> ids_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> by_expiry_;
 };
 

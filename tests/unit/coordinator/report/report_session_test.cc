@@ -67,6 +67,45 @@ TEST_F(ReportSessionTest, EverythingButRegisterNeedsARegistration) {
   EXPECT_EQ(status_.code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(ReportSessionTest, UsableBoundariesFollowEventsAndSnapshots) {
+  ScriptedWorker worker("a");
+  worker.info().set_boundaries(v1::BOUNDARIES_USABLE);
+  GoLive(worker);
+  const UsableBoundaries& boundaries = registry_.Find("a")->boundaries;
+  EXPECT_EQ(registry_.Find("a")->description().boundaries, BoundaryRule::kUsable);
+  EXPECT_EQ(Send(worker.Usable(std::span(chain_).first(4), true)), "applied:1");
+  EXPECT_EQ(Send(worker.Usable(std::span(chain_).subspan(3, 1), false)), "applied:2");
+  EXPECT_EQ(boundaries.Longest(chain_), 3u);
+
+  // A gap: until the snapshot is whole only removals are taken.
+  worker.Lose();
+  EXPECT_EQ(Send(worker.Usable(std::span(chain_).first(6), true)), "resync:2");
+  EXPECT_EQ(boundaries.Longest(chain_), 3u);
+  Send(worker.Usable(std::span(chain_).subspan(2, 1), false));
+  EXPECT_EQ(boundaries.Longest(chain_), 2u);
+  std::vector<v1::ReportRequest> pieces = worker.Snapshot();
+  pieces[0].mutable_snapshot()->set_usable_keys(std::string(KeysToBytes(std::span(chain_).subspan(4, 1))));
+  EXPECT_EQ(Send(pieces[0]), "applied:5");
+  EXPECT_EQ(boundaries.Longest(chain_), 5u);
+  EXPECT_EQ(boundaries.size(), 1u);
+}
+
+TEST_F(ReportSessionTest, MalformedBoundariesAreProtocolErrors) {
+  ScriptedWorker worker("a");
+  worker.info().set_boundaries(static_cast<v1::Boundaries>(9));
+  Send(worker.Register());
+  EXPECT_THAT(status_.ToString(), HasSubstr("register.boundaries: 9"));
+  worker.info().set_boundaries(v1::BOUNDARIES_USABLE);
+  GoLive(worker);
+  v1::ReportRequest request = worker.Usable(chain_, true);
+  request.mutable_events()->mutable_events(0)->mutable_usable()->set_keys("short");
+  EXPECT_EQ(Send(request), "resync:4");
+  std::vector<v1::ReportRequest> pieces = worker.Snapshot();
+  pieces[0].mutable_snapshot()->set_usable_keys("short");
+  EXPECT_EQ(Send(pieces[0]), "resync:4");
+  EXPECT_EQ(registry_.Find("a")->boundaries.size(), 0u);
+}
+
 TEST_F(ReportSessionTest, MalformedRegistrationNamesTheField) {
   ScriptedWorker worker("a");
   worker.info().set_incarnation("short");

@@ -14,7 +14,8 @@ namespace {
 
 class RouterTest : public testing::Test {
  protected:
-  std::shared_ptr<WorkerEntry> AddWorker(const std::string& id, bool warmed = true, uint32_t block_tokens = 16) {
+  std::shared_ptr<WorkerEntry> AddWorker(const std::string& id, bool warmed = true, uint32_t block_tokens = 16,
+                                         BoundaryRule boundaries = BoundaryRule::kEvery) {
     WorkerDescription description;
     description.id = id;
     description.incarnation.bytes.fill(static_cast<uint8_t>(id[0]));
@@ -22,6 +23,7 @@ class RouterTest : public testing::Test {
     description.protocol_version = 1;
     description.block_tokens = block_tokens;
     description.block_bytes = 1 << 20;
+    description.boundaries = boundaries;
     const auto entry = *registry_.Register(description);
     if (warmed) entry->SetWarmed();
     return entry;
@@ -68,6 +70,42 @@ TEST_F(RouterTest, HolderIsChosenAndHoldersAreRanked) {
   EXPECT_EQ(answer_.cost().hit_tokens(), 160u);
   EXPECT_EQ(answer_.placement.costs.size(), 3u);
   EXPECT_TRUE(answer_.sources.empty());
+}
+
+TEST_F(RouterTest, MatchesOfWorkersWithWindowsEndAtUsableBoundaries) {
+  const auto a = AddWorker("a", true, 16, BoundaryRule::kUsable);
+  const auto b = AddWorker("b");
+  const auto c = AddWorker("c", true, 16, BoundaryRule::kUsable);
+  Store(*a, IndexSet::kMemory, 9);
+  Store(*a, IndexSet::kDevice, 5);
+  Store(*b, IndexSet::kDevice, 6);
+  Store(*c, IndexSet::kDevice, 10);
+  a->boundaries.Add(std::vector{chain_[1], chain_[7], chain_[9]});
+  ASSERT_TRUE(router_.Route(Query("b"), answer_).ok());
+  ASSERT_EQ(answer_.holders, 2u) << "no boundary of c is usable";
+  EXPECT_EQ(answer_.matches[0].worker, a->slot());
+  EXPECT_EQ(answer_.matches[0].blocks, (std::array<uint32_t, 3>{5, 8, 0}));
+  EXPECT_EQ(answer_.matches[1].worker, b->slot());
+  ASSERT_EQ(answer_.sources.size(), 1u);
+  EXPECT_EQ(answer_.sources[0].span.first_block, 6u);
+  EXPECT_EQ(answer_.sources[0].span.block_count, 2u) << "up to the boundary, where the windows are";
+  EXPECT_EQ(answer_.cost().hit_tokens(), 8 * 16u);
+
+  a->boundaries.Remove(std::vector{chain_[7]});
+  ASSERT_TRUE(router_.Route(Query(), answer_).ok());
+  EXPECT_EQ(answer_.matches[0].worker, b->slot());
+  EXPECT_EQ(answer_.matches[1].blocks, (std::array<uint32_t, 3>{2, 2, 0}));
+}
+
+TEST_F(RouterTest, WorkersOfWhichAllLayersSlideAreFoundByTheirBoundariesAlone) {
+  const auto a = AddWorker("a", true, 16, BoundaryRule::kUsableAlone);
+  AddWorker("b", true, 16, BoundaryRule::kUsableAlone);
+  a->boundaries.Add(std::vector{chain_[2], chain_[6], TestChain(root_, 1, 10)[8]});
+  ASSERT_TRUE(router_.Route(Query(), answer_).ok());
+  ASSERT_EQ(answer_.matches.size(), 1u);
+  EXPECT_EQ(answer_.chosen().description().id, "a");
+  EXPECT_EQ(answer_.matches[0].blocks, (std::array<uint32_t, 3>{0, 7, 0}));
+  EXPECT_EQ(answer_.cost().hit_tokens(), 7 * 16u);
 }
 
 TEST_F(RouterTest, SourcesCarryTicketsForThisPairOfIncarnations) {

@@ -30,6 +30,14 @@ class MapWorld : public SetObserver, public CopyStorage {
     replay.Truncated(set, node.key);
     ++changes;
   }
+  void OnBeside(const BlockNode& node, bool held) override {
+    EXPECT_GT(node.group, 0u);
+    if (held) {
+      EXPECT_TRUE(beside.insert(node.chain_key).second);
+    } else {
+      EXPECT_EQ(beside.erase(node.chain_key), 1u);
+    }
+  }
   void Free(Tier, uint64_t slot) override {
     EXPECT_LT(slot, next_slot);
     EXPECT_TRUE(freed.insert(slot).second) << "slot " << slot << " freed twice";
@@ -78,6 +86,7 @@ class MapWorld : public SetObserver, public CopyStorage {
   }
 
   SetReplay replay;
+  std::set<BlockKey> beside;  // held exactly in groups above 0
   std::set<uint64_t> freed;
   uint64_t next_slot = 0;
   uint64_t changes = 0;

@@ -32,6 +32,7 @@ struct StoreShape {
   size_t event_capacity = 1 << 20;
   bool staged_device = false;  // the device's memory is not addressable
   uint32_t max_group = 0;
+  uint32_t window_blocks = 0;  // that a boundary of group 1 needs; 0: boundaries are not tracked
   // Of the device; of the tiers below, kUnspecified: the device's.
   KvFormat format = kTestLayout.format;
   KvFormat host_format = KvFormat::kUnspecified;
@@ -56,6 +57,7 @@ class StoreWorld {
     options.event_capacity = shape_.event_capacity;
     options.block_tokens = kTestBlockTokens;
     options.max_group = shape_.max_group;
+    options.boundaries = boundaries.get();
     options.disk_layout = LayoutIn(shape_.disk_format);
     return options;
   }
@@ -112,6 +114,7 @@ class StoreWorld {
     header.root = info.root;
     header.key = info.key;
     header.parent = info.parent;
+    header.group = info.group;
     header.shard = {0, kTestLayout.layers, 0, kTestLayout.kv_heads};
     header.start_position = uint64_t{info.index} * kTestBlockTokens;
     header.layout = ComputeLayoutFingerprint(kTestLayout);
@@ -137,7 +140,8 @@ class StoreWorld {
   testing::AssertionResult AllHold(std::span<const BlockPin> pins, std::span<const BlockKey> keys) {
     std::vector<std::byte> bytes(static_cast<size_t>(kTestLayout.block_bytes));
     for (size_t i = 0; i < pins.size(); ++i) {
-      if (pins[i].header().key != keys[i]) return testing::AssertionFailure() << "pin " << i << " is of another block";
+      if (FoundUnder(pins[i].header()) != keys[i])
+        return testing::AssertionFailure() << "pin " << i << " is of another block";
       if (const absl::Status read = device->Read(pins[i].block(), bytes); !read.ok()) {
         return testing::AssertionFailure() << "pin " << i << ": " << read;
       }
@@ -186,9 +190,11 @@ class StoreWorld {
       device = *MemoryPool::Create(LayoutIn(shape_.format), shape_.device_slots);
     }
     if (shape_.host_slots > 0) host = *MemoryPool::Create(LayoutIn(shape_.host_format), shape_.host_slots);
+    if (shape_.window_blocks > 0) boundaries = std::make_unique<WindowBoundaries>(shape_.window_blocks);
     absl::StatusOr<std::unique_ptr<BlockStore>> created = BlockStore::Create(Options());
     EXPECT_TRUE(created.ok()) << created.status();
     store = *std::move(created);
+    if (boundaries != nullptr) boundaries->ReportTo(store->events());
   }
 
   const StoreShape shape_;
@@ -199,6 +205,7 @@ class StoreWorld {
   StagedPool* staged = nullptr;  // `device`, where the shape says so
   std::unique_ptr<BlockPool> host;
   std::unique_ptr<MemoryDiskTier> disk;
+  std::unique_ptr<WindowBoundaries> boundaries;
   std::unique_ptr<BlockStore> store;
 };
 

@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "kvstore/block/key_chain.h"
-#include "tests/unit/kvstore/tiers/store_world.h"
-
 namespace kvmesh {
 namespace {
 
@@ -67,24 +64,6 @@ TEST(CacheGroupTest, GoingOnNeedsWhatTheNextTokenSeesAndTheLastBlock) {
       }
     }
   }
-}
-
-TEST(CacheGroupTest, ABlockBesideTheChainHasItsOwnKeys) {
-  const RootKey root = TestRoot(3);
-  const std::vector<uint32_t> tokens(16, 5);
-  const std::vector<BlockKey> keys = ComputeBlockKeys(RootAsParent(root), tokens, 8);
-  const BlockStore::SealInfo first{.root = root, .key = keys[0], .parent = RootAsParent(root), .index = 0};
-  const BlockStore::SealInfo second{.root = root, .key = keys[1], .parent = keys[0], .index = 1};
-  EXPECT_EQ(InGroup(second, 0).key, keys[1]);
-  EXPECT_EQ(InGroup(second, 0).parent, keys[0]);
-  EXPECT_EQ(InGroup(second, 0).group, 0u);
-  EXPECT_EQ(InGroup(first, 1).key, ComputeGroupKey(keys[0], 1));
-  EXPECT_EQ(InGroup(first, 1).parent, RootAsParent(root));
-  EXPECT_EQ(InGroup(second, 1).key, ComputeGroupKey(keys[1], 1));
-  EXPECT_EQ(InGroup(second, 1).parent, ComputeGroupKey(keys[0], 1));
-  EXPECT_EQ(InGroup(second, 1).root, root);
-  EXPECT_EQ(InGroup(second, 1).index, 1u);
-  EXPECT_EQ(InGroup(second, 1).group, 1u);
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ class EngineWorld : public StoreWorld {
 
   explicit EngineWorld(const StoreShape& shape)
       : StoreWorld(shape),
-        fetcher(std::make_unique<PeerFetcher>(*store, std::vector<Transport*>{&transport}, clock, observer)),
+        fetcher(std::make_unique<PeerFetcher>(std::vector<Transport*>{&transport}, clock, observer)),
         resumer(*store, *fetcher, clock, observer, kMaxClaimIdle) {}
 
   // Resumes the chain of the store, whatever the request's groups.
@@ -98,12 +98,14 @@ class EngineWorld : public StoreWorld {
   }
   // Blocks [first, first + count) of a chain as a good peer sends them.
   std::vector<FakeTransport::SentBlock> Blocks(const RootKey& root, std::span<const BlockKey> keys, uint32_t first,
-                                               uint32_t count) {
+                                               uint32_t count, uint32_t group = 0) {
     std::vector<FakeTransport::SentBlock> blocks;
     for (uint32_t i = first; i < first + count; ++i) {
       std::vector<std::byte> bytes(static_cast<size_t>(kTestLayout.block_bytes));
-      FillBlock(keys[i], bytes);
-      const BlockHeader header = SealedHeader(InfoAt(root, keys, i), bytes);
+      FillBlock(ComputeGroupKey(keys[i], group), bytes);
+      BlockStore::SealInfo info = InfoAt(root, keys, i);
+      info.group = group;
+      const BlockHeader header = SealedHeader(info, bytes);
       blocks.push_back({header, std::move(bytes)});
     }
     return blocks;

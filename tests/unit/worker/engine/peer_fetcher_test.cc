@@ -20,8 +20,15 @@ class PeerFetcherTest : public testing::Test {
  protected:
   PeerFetcher::Result Fetch(const PeerSource& source) {
     const BlockKey parent = source.first_block == 0 ? RootAsParent(root_) : keys_[source.first_block - 1];
-    return world_.fetcher->Fetch(root_, parent, std::span(keys_).subspan(source.first_block, source.block_count),
+    return world_.fetcher->Fetch({.store = world_.store.get(),
+                                  .root = root_,
+                                  .parent = parent,
+                                  .keys = std::span(keys_).subspan(source.first_block, source.block_count),
+                                  .first_block = source.first_block},
                                  source, deadline_);
+  }
+  FetchSpan WholeChain(EngineWorld& world) const {
+    return {.store = world.store.get(), .root = root_, .parent = RootAsParent(root_), .keys = keys_};
   }
   // Nothing is left of a pull whose pins are dropped, and every held block has its bytes.
   void ExpectClean() {
@@ -192,10 +199,10 @@ TEST_F(PeerFetcherTest, AFetchBeyondTheRoomTakesTheLeadingBlocks) {
   EngineWorld world({.device_slots = 3, .max_pinned_fraction = 1.0});
   const PeerSource source = world.OfferGood(root_, keys_, 0, kBlocks);
   {
-    const PeerFetcher::Result result = world.fetcher->Fetch(root_, RootAsParent(root_), keys_, source, deadline_);
+    const PeerFetcher::Result result = world.fetcher->Fetch(WholeChain(world), source, deadline_);
     EXPECT_TRUE(absl::IsResourceExhausted(result.status)) << result.status;
     EXPECT_EQ(result.pins.size(), 3u);
-    const PeerFetcher::Result none = world.fetcher->Fetch(root_, RootAsParent(root_), keys_, source, deadline_);
+    const PeerFetcher::Result none = world.fetcher->Fetch(WholeChain(world), source, deadline_);
     EXPECT_TRUE(absl::IsResourceExhausted(none.status)) << none.status;
     EXPECT_TRUE(none.pins.empty());
   }
@@ -205,16 +212,16 @@ TEST_F(PeerFetcherTest, AFetchBeyondTheRoomTakesTheLeadingBlocks) {
 TEST_F(PeerFetcherTest, TheNextTransportTakesWhatOneCannotReach) {
   FakeTransport fast("fast");
   FakeTransport slow("slow");
-  PeerFetcher fetcher(*world_.store, {&fast, &slow}, world_.clock, world_.observer);
+  PeerFetcher fetcher({&fast, &slow}, world_.clock, world_.observer);
   PeerSource source = {.first_block = 0, .block_count = kBlocks, .peer_id = "p", .peer_address = "p:1", .ticket = "t"};
   fast.RefusePrepare(absl::UnimplementedError("no way there"));
   slow.Offer("t", {.blocks = world_.Blocks(root_, keys_, 0, kBlocks)});
-  EXPECT_EQ(fetcher.Fetch(root_, RootAsParent(root_), keys_, source, deadline_).pins.size(), kBlocks);
+  EXPECT_EQ(fetcher.Fetch(WholeChain(world_), source, deadline_).pins.size(), kBlocks);
   EXPECT_EQ(fast.posted(), 0u);
   EXPECT_EQ(world_.observer.fetches().at(0).transport, "slow");
 
   slow.RefusePrepare(absl::ResourceExhaustedError("too many transfers"));
-  const PeerFetcher::Result refused = fetcher.Fetch(root_, RootAsParent(root_), keys_, source, deadline_);
+  const PeerFetcher::Result refused = fetcher.Fetch(WholeChain(world_), source, deadline_);
   EXPECT_TRUE(absl::IsResourceExhausted(refused.status)) << refused.status;
   EXPECT_EQ(world_.observer.fetches().at(1).transport, "none");
   ExpectClean();

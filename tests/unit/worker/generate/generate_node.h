@@ -32,7 +32,7 @@ struct GenerateNode {
                                  .policy = *MakeEvictionPolicyFactory("lru"),
                                  .max_pinned_fraction = 1.0,
                                  .block_tokens = static_cast<uint32_t>(block_tokens)});
-    fetcher = std::make_unique<PeerFetcher>(*store, std::vector<Transport*>{}, Clock::Real(), observer);
+    fetcher = std::make_unique<PeerFetcher>(std::vector<Transport*>{}, Clock::Real(), observer);
     resumer = std::make_unique<Resumer>(*store, *fetcher, Clock::Real(), observer, absl::Seconds(5));
     generator = std::make_unique<Generator>(model, std::vector{ChainGroup(*store)}, *resumer, Clock::Real(),
                                             Generator::Options{.prefill_chunk = chunk});

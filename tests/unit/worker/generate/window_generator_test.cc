@@ -43,7 +43,7 @@ class Node {
                         .window = group.window,
                         .layers = group.layers});
     }
-    fetcher_ = std::make_unique<PeerFetcher>(*stores_[0], std::vector<Transport*>{}, Clock::Real(), observer_);
+    fetcher_ = std::make_unique<PeerFetcher>(std::vector<Transport*>{}, Clock::Real(), observer_);
     resumer_ = std::make_unique<Resumer>(*stores_[0], *fetcher_, Clock::Real(), observer_, absl::Seconds(5));
     generator_ = std::make_unique<Generator>(model, std::move(groups), *resumer_, Clock::Real(),
                                              Generator::Options{.prefill_chunk = chunk});

@@ -31,6 +31,43 @@ TEST(SnapshotPiecesTest, EmptyStateIsOnePieceWithDigests) {
   EXPECT_EQ(pieces[0].digests_size(), 3);
 }
 
+TEST(SnapshotPiecesTest, UsableBoundariesAreInThePiecesThatHaveRoom) {
+  TestStore world;
+  world.Seal(TestRoot(1), TestChain(TestRoot(1), 0, 20));
+  BlockStore::Cut cut = world.store->TakeCut();
+  cut.boundaries = TestChain(TestRoot(1), 0, 100);
+  std::string all;
+  for (const BlockKey& key : cut.boundaries) all += key.ToString();
+  for (const size_t piece_bytes : {size_t{256}, size_t{1000}, size_t{1} << 20}) {
+    SCOPED_TRACE(piece_bytes);
+    std::string keys;
+    size_t blocks = 0;
+    const auto pieces = AllPieces(cut, piece_bytes);
+    for (const v1::SnapshotPiece& piece : pieces) {
+      EXPECT_LE(piece.usable_keys().size(), piece_bytes);
+      keys += piece.usable_keys();
+      for (const v1::StoredEvent& run : piece.runs()) blocks += run.keys().size() / BlockKey::kSize;
+    }
+    EXPECT_EQ(keys, all);
+    EXPECT_EQ(blocks, 40u);
+    EXPECT_TRUE(pieces.back().last());
+    EXPECT_EQ(pieces.back().digests_size(), 3);
+  }
+}
+
+TEST(EventMessagesTest, UsableBoundariesHaveAMessage) {
+  const BlockKey key = TestChain(TestRoot(1), 0, 1)[0];
+  for (const bool usable : {true, false}) {
+    v1::Event event;
+    ToMessage({.sequence = 7, .kind = usable ? StoreEvent::Kind::kUsable : StoreEvent::Kind::kUnusable, .key = key},
+              event);
+    EXPECT_EQ(event.sequence(), 7u);
+    ASSERT_TRUE(event.has_usable());
+    EXPECT_EQ(event.usable().keys(), key.ToString());
+    EXPECT_EQ(event.usable().usable(), usable);
+  }
+}
+
 TEST(SnapshotPiecesTest, AChainIsOneRunPerSet) {
   TestStore world;
   const RootKey root = TestRoot(1);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "disk_test_util.h"
 
@@ -123,6 +124,24 @@ TEST_F(SlabDiskRecoveryTest, FindsWhatWasWrittenAndNotErased) {
   for (uint64_t n = 0; n < 40; ++n) {
     if (n % 3 != 0) ExpectReads(*tier_, slots_[n], MakeBlock(n));
   }
+}
+
+TEST_F(SlabDiskRecoveryTest, BlocksOfLayerGroupsBesideOneBlockOfTheChainAreBlocksOfTheirOwn) {
+  Reopen();
+  TestBlock block = MakeBlock(1);
+  for (const uint32_t group : {0u, 1u, 2u}) {
+    block.header.group = group;
+    block.header.checksum = ComputeChecksum(block.header, block.payload);
+    ASSERT_TRUE(tier_->Write(block.header, block.payload).ok());
+  }
+  Reopen();
+  std::set<uint32_t> groups;
+  for (const RecoveredBlock& recovered : tier_->TakeRecovered()) {
+    groups.insert(recovered.header.group);
+    block.header = recovered.header;
+    ExpectReads(*tier_, recovered.slot, block);
+  }
+  EXPECT_EQ(groups, (std::set<uint32_t>{0, 1, 2}));
 }
 
 TEST_F(SlabDiskRecoveryTest, KilledWriterLosesNoReportedBlock) {

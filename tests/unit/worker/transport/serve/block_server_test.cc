@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <optional>
+#include <tuple>
 
 #include "tests/support/memory_disk_tier.h"
 #include "tests/unit/worker/transport/serve/serve_world.h"
@@ -70,6 +71,49 @@ class BlockServerTest : public testing::Test {
   std::vector<BlockHeader> headers_;
   std::vector<std::vector<std::byte>> bytes_;
 };
+
+TEST_F(BlockServerTest, ServesTheLastBlocksOfAnotherGroupOnceForEachTicket) {
+  worker_->Seal(root_, keys_);
+  worker_->Seal(root_, keys_, {}, 1);
+  const std::string sealed = SealTicket(NewTicket(4), kTestTicketKey);
+  v1::FetchBlocksRequest request = TestRequest(sealed, worker_->store->layout_fingerprint());
+  request.set_group(1);
+  request.set_max_blocks(3);
+  ASSERT_TRUE(Serve(request).ok());
+  ASSERT_EQ(headers_.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(headers_[i].group, 1u);
+    EXPECT_EQ(headers_[i].key, keys_[3 + i]);
+    EXPECT_TRUE(VerifyBlock(headers_[i], bytes_[i]).ok());
+    EXPECT_TRUE(HoldsBlock(ComputeGroupKey(keys_[3 + i], 1), bytes_[i]));
+  }
+  EXPECT_TRUE(absl::IsPermissionDenied(Serve(request)));
+  EXPECT_EQ(refused(FetchRefusal::kServedBefore), 1u);
+  ASSERT_TRUE(Serve(sealed).ok()) << "the chain's part of the ticket is still good";
+  ExpectBlocks(4);
+  ExpectNothingHeld();
+}
+
+TEST_F(BlockServerTest, RefusesGroupsAndCountsThatItDoesNotHave) {
+  worker_->Seal(root_, keys_);
+  v1::FetchBlocksRequest request =
+      TestRequest(SealTicket(NewTicket(), kTestTicketKey), worker_->store->layout_fingerprint());
+  for (const auto& [group, blocks, field] : {std::tuple(2u, 1u, "group: 2"),
+                                             {1u, 0u, "max_blocks: 0"},
+                                             {1u, 7u, "max_blocks: 7"},
+                                             {0xffffffffu, 1u, "group: 4294967295"}}) {
+    request.set_group(group);
+    request.set_max_blocks(blocks);
+    const absl::Status status = Serve(request);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr(field));
+  }
+  EXPECT_EQ(refused(FetchRefusal::kMalformed), 4u);
+  request.set_group(1);
+  request.set_max_blocks(2);
+  EXPECT_TRUE(absl::IsNotFound(Serve(request)));
+  EXPECT_EQ(refused(FetchRefusal::kNotHeld), 1u);
+}
 
 TEST_F(BlockServerTest, ServesWholeChainAndItsTail) {
   worker_->Seal(root_, keys_);

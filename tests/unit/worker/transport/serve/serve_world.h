@@ -64,8 +64,9 @@ class TestWorker {
                                    .clock = options.clock,
                                    .policy = *MakeEvictionPolicyFactory("lru"),
                                    .max_pinned_fraction = 1,
-                                   .block_tokens = kTestBlockTokens})),
-        server(BlockServer::Options{.store = store.get(),
+                                   .block_tokens = kTestBlockTokens,
+                                   .max_group = 1})),
+        server(BlockServer::Options{.stores = {store.get(), store.get()},
                                     .worker_id = id,
                                     .incarnation = incarnation,
                                     .ticket_key = kTestTicketKey,
@@ -74,16 +75,16 @@ class TestWorker {
                                     .max_used_tickets = options.max_used_tickets}) {}
 
   // Seals and publishes the chain, with the content of block_content.h.
-  void Seal(const RootKey& root, const std::vector<BlockKey>& keys, LossyFormats lossy = {}) {
+  void Seal(const RootKey& root, const std::vector<BlockKey>& keys, LossyFormats lossy = {}, uint32_t group = 0) {
     std::vector<std::byte> bytes(block_bytes());
     BlockKey parent = RootAsParent(root);
     BlockPin parent_pin;
     for (uint32_t i = 0; i < keys.size(); ++i) {
       absl::StatusOr<PrivateBlock> block = store->Allocate();
       ASSERT_TRUE(block.ok()) << block.status();
-      FillBlock(keys[i], bytes);
+      FillBlock(ComputeGroupKey(keys[i], group), bytes);
       ASSERT_TRUE(device->Write(block->block(), bytes).ok());
-      auto pin = store->Seal(*std::move(block), {root, keys[i], parent, i, lossy});
+      auto pin = store->Seal(*std::move(block), {root, keys[i], parent, i, lossy, group});
       ASSERT_TRUE(pin.ok()) << pin.status();
       parent_pin = *std::move(pin);
       parent = keys[i];
