@@ -9,20 +9,22 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "kvstore/wire/wire.h"
 #include "tests/support/await.h"
 #include "tests/support/child_process.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/temp_dir.h"
 #include "tests/system/engine_calls.h"
+#include "tests/unit/worker/model/tiny_model.h"
 
 namespace kvmesh {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr uint64_t kSeed = 31;
 constexpr uint32_t kBlock = 16;
@@ -65,7 +67,7 @@ void ExpectRefused(const absl::Status& status, const std::string& text) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(text));
 }
 
-class EngineModelTest : public testing::Test {
+class EngineModelTest : public ::testing::Test {
  protected:
   std::string Config(const json& config) {
     const std::string path = folder_ / "config.json";
@@ -164,6 +166,9 @@ TEST_F(EngineModelTest, LatentsAreAppendedAttendedToAndMovedAsWholeBlocks) {
   attend.set_scale(0);
   ExpectRefused(Attend(*stub, attend).status(), "scale: 0, must be given");
   attend = LatentAttend(sequence, 0, 39, 40);
+  attend.set_head_sinks(std::string(size_t{kHeads} * sizeof(float), 's'));
+  ExpectRefused(Attend(*stub, attend).status(), "head_sinks: not for attention over latents");
+  attend.clear_head_sinks();
   attend.mutable_query()->resize(size_t{kHeads} * kLatent * sizeof(float));
   ExpectRefused(Attend(*stub, attend).status(), "query: 512 bytes, must be 192 fp32 values");
   v1::AppendKvRequest append = LatentAppend(sequence, 39, 40);
@@ -280,6 +285,61 @@ TEST_F(EngineModelTest, WhatNoWorkerTakesEndsWithOneLineThatNamesTheField) {
   expect({}, {"--layers", "2"}, "--model-config: not with --layers");
   expect({}, {"--block-tokens", "0"}, "--block-tokens");
   start(folder_ / "absent.json", {}, "--model-config: ");
+}
+
+// What a worker's own model with windows has computed is carried to another worker group by group, with the last blocks
+// of the window alone, and goes on there with the same tokens.
+TEST_F(EngineModelTest, BlocksOfAModelWithWindowsMoveByHand) {
+  json config = testing::TinyConfig();
+  config["vocab_size"] = 256;
+  config["sliding_window"] = 17;
+  config["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention"};
+  std::vector<testing::NamedTensor> tensors = testing::TinyTensors();
+  for (testing::NamedTensor& tensor : tensors) {
+    if (tensor.shape[0] == 67) tensor.shape[0] = 256;
+  }
+  testing::WriteFile(folder_ / "config.json", config.dump());
+  testing::WriteFile(folder_ / "model.safetensors", testing::RandomSafetensors(tensors, kSeed));
+  const WorkerConfig worker{.model_dir = folder_.path()};
+  cluster_ = std::make_unique<ProcessCluster>(ClusterConfig{.workers = {worker, worker}});
+  ASSERT_TRUE(cluster_->Start());
+  v1::GenerateRequest request;
+  for (const uint32_t token : Tokens(100)) request.add_tokens(token % 256);
+  const std::vector<uint32_t> prompt(request.tokens().begin(), request.tokens().end());
+  request.set_max_tokens(8);
+  const auto generate = [&](size_t i, uint64_t& computed) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+    const auto stub = cluster_->Stub(i);
+    const auto reader = stub->Generate(&context, request);
+    std::vector<uint32_t> tokens;
+    for (v1::GenerateResponse response; reader->Read(&response);) {
+      if (response.has_start()) computed = response.start().computed_tokens();
+      if (response.has_token()) tokens.push_back(response.token().id());
+    }
+    EXPECT_TRUE(reader->Finish().ok());
+    return tokens;
+  };
+  uint64_t computed = 0;
+  const std::vector<uint32_t> first = generate(0, computed);
+  EXPECT_EQ(first.size(), 8u);
+  EXPECT_EQ(computed, 0u);
+  const auto workers = cluster_->client().ListWorkers();
+  ASSERT_TRUE(workers.ok()) << workers.status();
+  const auto identity = IdentityFromProto(workers->workers(0).info().model_identity());
+  ASSERT_TRUE(identity.ok()) << identity.status();
+  // 96 tokens are whole blocks; position 96 sees 80 and on.
+  for (const BlockSpan& span : {BlockSpan{.group = 0}, BlockSpan{.first_block = 5, .blocks = 1, .group = 1}}) {
+    const BlocksRead read = GetBlocks(*cluster_->Stub(0), *identity, prompt, LossyFormats(), span);
+    EXPECT_TRUE(read.status.ok()) << read.status;
+    EXPECT_EQ(read.blocks, 6 - span.first_block);
+    const auto put = PutBlocks(*cluster_->Stub(1), *identity, prompt, span.first_block, read.payload, span.group);
+    ASSERT_TRUE(put.ok()) << put.status();
+    EXPECT_EQ(put->stored_blocks(), 6 - span.first_block);
+  }
+  EXPECT_EQ(generate(1, computed), first);
+  EXPECT_EQ(computed, 96u);
+  EXPECT_TRUE(cluster_->BooksAreClean());
 }
 
 // `kvmesh up --model-config`: its workers take that engine's sequences.

@@ -64,11 +64,14 @@ std::string BlockBytes(uint64_t prompt, const Group& group, uint32_t block) {
   return bytes;
 }
 
-// Attention of one query head at `position` over the window's keys, 0: all.
+// A learned logit of each head and layer.
+std::vector<float> HeadSinks(uint32_t layer) { return DrawRow(kSeed, layer, false, 1 << 20, kHeads); }
+
+// Attention of one query head at `position` over the window's keys, 0: all, and the head's learned sink.
 std::vector<double> PlainAttention(uint64_t prompt, uint32_t layer, uint64_t window, uint64_t position, uint32_t head,
                                    const float* query) {
   const uint32_t at = head / (kHeads / kKvHeads) * kHeadDim;
-  double sum = 0;
+  double sum = std::exp(double{HeadSinks(layer)[head]});
   std::vector<double> out(kHeadDim);
   for (uint64_t j = window == 0 || position < window ? 0 : position + 1 - window; j <= position; ++j) {
     const std::vector<float> key = Kv(prompt, layer, true, j), value = Kv(prompt, layer, false, j);
@@ -161,6 +164,7 @@ class GroupsTest : public testing::Test {
         request.set_tokens(static_cast<uint32_t>(end - start));
         request.set_q_heads(kHeads);
         request.set_query(FloatBytes(query));
+        request.set_head_sinks(FloatBytes(HeadSinks(layer)));
         const absl::StatusOr<v1::AttendResponse> answer = Attend(stub, request);
         ASSERT_TRUE(answer.ok()) << answer.status();
         const std::vector<float> got = FloatsOf(answer->output());
@@ -361,6 +365,13 @@ TEST_F(GroupsTest, MalformedCallsNameTheField) {
   const auto opened = OpenSequence(*stub, identity, tokens);
   ASSERT_TRUE(opened.ok()) << opened.status();
   expect(Append(*stub, opened->sequence_id(), 1, 4, 0, 1).status(), kInvalid, "layers: 4 + 1, the model has 4");
+  v1::AttendRequest attend;
+  attend.set_sequence_id(opened->sequence_id());
+  attend.set_q_heads(kHeads);
+  attend.set_tokens(1);
+  attend.set_query(std::string(size_t{kHeads} * kHeadDim * sizeof(float), 'q'));
+  attend.set_head_sinks(std::string(12, 'x'));
+  expect(Attend(*stub, attend).status(), kInvalid, "head_sinks: 12 bytes, must be 4 fp32 values");
   EXPECT_TRUE(CloseSequence(*stub, opened->sequence_id()).ok());
   EXPECT_TRUE(cluster_->BooksAreClean());
 }

@@ -50,6 +50,9 @@ absl::StatusOr<AttendSizes> CheckShape(const v1::AttendRequest& request, const B
   if (layout.mla() && request.scale() == 0) {
     return absl::InvalidArgumentError("scale: 0, must be given for attention over latents");
   }
+  if (layout.mla() && !request.head_sinks().empty()) {
+    return absl::InvalidArgumentError("head_sinks: not for attention over latents");
+  }
   KVMESH_RETURN_IF_ERROR(CheckTokenCount(request.tokens(), "tokens"));
   const uint64_t rows = uint64_t{request.tokens()} * request.q_heads();
   return AttendSizes{
@@ -128,6 +131,9 @@ absl::Status WorkerService::AttendTo(const grpc::ServerContext& context, const v
   const absl::StatusOr<std::vector<float>> query = FloatsFromBytes(request.query(), sizes->query, "query");
   if (!query.ok()) return query.status();
   KVMESH_RETURN_IF_ERROR(CheckAnswer(request, *sizes));
+  const absl::StatusOr<std::vector<float>> head_sinks =
+      FloatsFromBytes(request.head_sinks(), request.head_sinks().empty() ? 0 : request.q_heads(), "head_sinks");
+  if (!head_sinks.ok()) return head_sinks.status();
   absl::StatusOr<SequenceTable::Borrowed> sequence = BorrowFor(context, request.sequence_id());
   if (!sequence.ok()) return sequence.status();
   const uint64_t written = (*sequence)->written(static_cast<int32_t>(request.layer()));
@@ -156,6 +162,7 @@ absl::Status WorkerService::AttendTo(const grpc::ServerContext& context, const v
   call.params.q_heads = static_cast<int32_t>(request.q_heads());
   call.params.scale = request.scale() != 0 ? request.scale() : 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
   call.params.window = streaming.window;
+  call.params.sinks = *head_sinks;
   std::vector<float> out(sizes->output);
   std::vector<float> lse(sizes->lse);
   const absl::Time deadline = CallDeadline(context, *core_.options().clock);
